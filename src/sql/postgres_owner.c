@@ -23,9 +23,8 @@
 
 /* An arbitrary class for advisory locks with two keys. */
 #define OWNER_CLASS "1953658224"
-enum {
-    WAITS_MAX = 50
-}; /* of a tenth of a second: the sessions of a killed server need time to end */
+/* Waits of a tenth of a second: the sessions of a killed server need time to end. */
+enum { WAITS_MAX = 50 };
 
 /* Find a session of another owner; *ret_pid is its process id at the server, or 0. */
 static int find_other(PGconn *pg, const char *before, int32_t owner, int *ret_pid)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cbor.c: any bytes as DAG-CBOR. There is one encoding for each value, so what is accepted must be
- * written back as exactly the bytes that were read. */
+/* cbor.c: parse any bytes as DAG-CBOR. Each value has one encoding, so writing an accepted value
+ * must give exactly the bytes that were read. */
 #include "json/cbor.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.c: any bytes as a JSON text. The first byte chooses flags and depth. An accepted text must
- * print to a text that parses and prints the same, with the same verdict on keys, and its canonical
- * form, if it has one, must be stable. */
+/* json.c: parse any bytes as JSON. The first byte chooses flags and depth. The printed form of an
+ * accepted text must be accepted, print the same and get the same verdict on keys. A canonical form
+ * must be its own canonical form. */
 #include "json/json.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inputs of a client or a publisher about a pack. The first byte chooses:
+/* manifest.c: texts about a pack from a client or a publisher. The first byte chooses:
  *
- *   0  a manifest: reading and writing gives the same bytes, and no key has signed it
+ *   0  a manifest: writing it again gives the same bytes, and no signature verifies
  *   1  a statement about keys: the same
- *   2  a document: a client that knows a key trusts no part of it
- *   3  members, made into a manifest that is rightly signed here: it is accepted or refused by the
- *      same rules as its reader's
+ *   2  a document: a client that knows a key must trust none of it
+ *   3  members: the test builds and signs a manifest from them, which must be accepted or refused by
+ *      the rules of the reader
  *   4  the header Upload-Offset */
 #include "manifest/manifest.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oracle_canonical.c: canonical.py, which stands on Python's json module, finds the same canonical
- * form for each text, or none like us. */
+/* oracle_canonical.c: canonical.py, which uses Python's json module, must find the same canonical
+ * form for each text, or none as well. */
 #include <stdio.h>
 #include <sys/wait.h>
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oracle_cbor.c: libcbor as the second reader and as the maker of values.
+/* oracle_cbor.c: compare with libcbor as a second reader and writer.
  *
- * Bytes that we accept, libcbor reads as the same value, to the last byte. Bytes that libcbor writes
- * from a tree in the order and width of DAG-CBOR, we accept and write back unchanged.
- * (It accepts much that DAG-CBOR forbids, so its own verdict proves nothing more.) */
+ * libcbor must read every value that this parser accepts, as the same value and to the last byte.
+ * This parser must accept the values that libcbor writes in the order and width of DAG-CBOR, and
+ * write them back as the same bytes. (libcbor accepts much that DAG-CBOR forbids, so its refusals
+ * prove no more.) */
 #include <cbor.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +113,7 @@ static void compare(const struct json *ours, cbor_item_t *theirs)
     CHECK_MSG(false, "a value without a kind");
 }
 
-/* Returns whether we accept it. */
+/* Return true if this parser accepts the text. */
 static bool compare_bytes(const struct buffer *bytes)
 {
     struct json_doc doc = { 0 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oracle_cjson.c: cJSON accepts every text that we accept, and reads the same values from it. (The other
- * way round says nothing: cJSON accepts control characters, broken UTF-8 and odd numbers.) */
+/* oracle_cjson.c: cJSON must accept every text that this parser accepts, and read the same values.
+ * (The reverse does not hold: cJSON accepts control characters, broken UTF-8 and odd numbers.) */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -80,7 +80,7 @@ static void compare(const struct json *ours, const cJSON *theirs)
     CHECK_MSG(false, "kind %d from a JSON text", (int)json_kind(ours));
 }
 
-/* Returns whether we accept it. */
+/* Return true if this parser accepts the text. */
 static bool compare_text(const struct buffer *text)
 {
     struct json_doc doc = { .depth_max = JSON_DEPTH_MAX };
@@ -116,7 +116,7 @@ TEST_LONG(oracle, cjson_reads_the_same_values, 120)
         }
         buffer_free(&text);
     }
-    /* Mutations that are all refused, or all accepted, would compare nothing. */
+    /* If all mutations were refused, or all accepted, the test would compare nothing. */
     if (generated > 1000)
         CHECK(accepted > mutated / 50 && accepted < mutated - mutated / 50);
 }

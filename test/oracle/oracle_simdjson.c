@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oracle_simdjson.c: we and simdjson accept and refuse the same texts. It has no form for integers
- * past 64 bits and doubles past the largest, which we keep as digits; texts with such are left out
- * where it refuses them for a number. */
+/* oracle_simdjson.c: this parser and simdjson must accept and refuse the same texts. simdjson
+ * refuses integers beyond 64 bits and numbers beyond double, which this parser keeps as digits;
+ * such texts are left out. */
 #include "check.h"
 #include "generate.h"
 #include "json/json.h"
 #include "simdjson_verdict.h"
 
-/* Is there a number that simdjson could not hold? */
+/* True if the text has a number that simdjson cannot represent. */
 static bool has_large_number(const struct json_doc *doc)
 {
     double real;
@@ -27,7 +27,7 @@ static bool has_large_number(const struct json_doc *doc)
     return false;
 }
 
-/* Returns whether we accept it. */
+/* Return true if this parser accepts the text. */
 static bool compare_text(const struct buffer *text)
 {
     struct json_doc doc = { .depth_max = JSON_DEPTH_MAX };

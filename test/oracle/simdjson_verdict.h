@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simdjson_verdict.h: simdjson's word on a text, for C. */
+/* simdjson_verdict.h: the verdict of simdjson on a text, for C. */
 #ifndef TEST_ORACLE_SIMDJSON_VERDICT_H
 #define TEST_ORACLE_SIMDJSON_VERDICT_H
 
@@ -12,7 +12,7 @@ extern "C" {
 enum simdjson_verdict {
     SIMDJSON_ACCEPTS,
     SIMDJSON_REFUSES,
-    SIMDJSON_REFUSES_NUMBER, /* maybe only because it does not fit 64 bits */
+    SIMDJSON_REFUSES_NUMBER, /* perhaps only because a number does not fit */
 };
 
 enum simdjson_verdict simdjson_verdict(const char *text, size_t size);

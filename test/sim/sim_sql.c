@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_sql.c: a real SQLite on a disk that fails, fills up and loses power.
+/* sim_sql.c: SQLite on a disk that fails, fills up and loses power.
  *
  * Every client owns a conversation and pipelines units on it: a compare-and-set of its sequence
  * number and two rows that name the operation. Some units fail on purpose at their last step, after
  * they have changed everything; some expire; clients crash with units under way. The disk fails
- * reads, writes and syncs, stores half of them, is full for a while; a failed write or sync ends
- * the "process", as does a power cut, which keeps, tears or loses what was not synced. Then the
- * database is opened again and recovers. Checked: durable   what came back as stored is there,
- * after every crash whole     of every unit both rows are there or none; sequence numbers have no
- * gap nothing   of a unit that came back as failed nothing is ever there order     units of a
- * client are stored in the order they were submitted, and one that misses its compare-and-set has a
- * predecessor that failed fresh     a read sees what came back before it liveness  once the disk is
- * well every client gets its quota, everybody ends */
+ * reads, writes and syncs, stores half of them, is full for a while. A failed write or sync ends
+ * the "process", as does a power cut, which keeps, tears or loses unsynced data. Then the database
+ * is opened again and recovers. Checked:
+ *
+ *   durable   a unit that ended as stored is there after every crash
+ *   whole     both rows of a unit are there, or none; sequence numbers have no gap
+ *   nothing   a unit that ended as failed is never there
+ *   order     units of a client are stored in the order of submission, and a unit that misses its
+ *             compare-and-set has a predecessor that failed
+ *   fresh     a read sees all units that ended before it
+ *   liveness  once the disk works again, every client gets its quota and ends */
 #include <fcntl.h>
 
 #include "scenario.h"
@@ -34,13 +37,13 @@ struct operation {
     enum fate_of_operation fate;
     uint32_t client;
     uint64_t sequence;
-    bool is_there; /* found by the last look */
+    bool is_there; /* found by the last read */
     bool is_half_there;
 };
 
-/* The scenario's own record of a client; it outlives the client's actor. */
+/* The state of a client in the scenario, which outlives its actor. */
 struct client_facts {
-    uint64_t stored_sequence; /* of the last operation that came back as stored */
+    uint64_t stored_sequence; /* of the last operation that ended as stored */
     uint32_t left;
     bool is_done;
 };
@@ -49,8 +52,8 @@ static struct {
     struct scenario s;
     struct sql *sql;
     uint32_t generation; /* of the database being open */
-    bool is_down;        /* nobody may submit */
-    bool has_failed;     /* the disk did; the "process" must end */
+    bool is_down;        /* clients must not submit */
+    bool has_failed;     /* the disk failed; the "process" must end */
     uint32_t clients;
     struct client_facts facts[CLIENTS_MAX];
     struct operation operations[OPERATIONS_MAX];
@@ -102,7 +105,7 @@ struct client {
     uint64_t planned;
     bool needs_reload;
     bool is_reading;
-    bool is_broken; /* since the last reload something did not get stored, or may not have */
+    bool is_broken; /* since the last reload a unit was not, or may not have been, stored */
 };
 
 static void wait_a_little(struct tr_context *ctx)
@@ -229,7 +232,7 @@ static void on_stored(
     struct client_facts *facts = &now.facts[self->index];
 
     CHECK_MSG(!pending->must_fail, "nothing: a unit that breaks a constraint came back as stored");
-    /* One whose outcome was unknown may lie in between. */
+    /* A unit with an unknown outcome may lie in between. */
     CHECK_MSG(self->is_broken ? operation->sequence > facts->stored_sequence
                               : operation->sequence == facts->stored_sequence + 1,
         "order: %llu is stored after %llu", (unsigned long long)operation->sequence,
@@ -249,7 +252,7 @@ static void on_not_stored(
         CHECK_MSG(pending->must_fail, "whole: a good unit broke a constraint: %s",
             sql_unit_why(pending->unit));
         seen.failed++;
-        return; /* it was not planned on */
+        return; /* not planned */
     }
     if (status == SQL_EROWS) {
         CHECK_MSG(self->is_broken,
@@ -381,7 +384,7 @@ static int flaky_commit(
         return TR_ECLOSED;
     }
     is_lost_in_commit = is_lost(now.lose_percent);
-    if (is_lost_in_commit && percent(&now.s, 50)) { /* it never arrived */
+    if (is_lost_in_commit && percent(&now.s, 50)) { /* the unit never arrived */
         for (size_t i = 0; i < count; i++) {
             sql_unit_reset_results(units[i]);
             sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "lost");
@@ -390,7 +393,7 @@ static int flaky_commit(
         return SQL_EUNKNOWN;
     }
     rc = sql_sqlite.commit(connection, units, count);
-    if (rc == 0 && is_lost_in_commit) { /* it happened, and nobody knows */
+    if (rc == 0 && is_lost_in_commit) { /* stored, but the outcome is unknown */
         for (size_t i = 0; i < count; i++)
             if (units[i]->status == 0)
                 sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "lost");
@@ -466,7 +469,7 @@ static struct sql_unit *look(const struct sql_statement *statement)
     return unit;
 }
 
-/* Entry by entry against what the clients were told. */
+/* Compare each entry with the status that its client got. */
 static void check_entries(uint64_t highest[CLIENTS_MAX], uint64_t counts[CLIENTS_MAX])
 {
     struct sql_unit *entries = look(&all_entries), *halves = look(&all_halves);
@@ -523,7 +526,7 @@ static void check_database(void)
     sql_unit_destroy(unit);
 }
 
-/* The "process" ends, with or without the machine, and another one recovers. */
+/* End the "process", with or without the machine; a new one recovers. */
 static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faults)
 {
     uint32_t lose_percent = now.lose_percent;
@@ -548,7 +551,7 @@ static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faul
         CHECK_MSG(tries < 5, "liveness: it does not open");
     }
     set_faults(NULL);
-    now.lose_percent = 0; /* while we look */
+    now.lose_percent = 0; /* during the check */
     check_database();
     now.lose_percent = lose_percent;
     now.has_failed = false;
@@ -605,7 +608,7 @@ static uint64_t run(uint64_t seed)
 
     static int nowhere = -1;
 
-    /* A disk that fails has much to say. */
+    /* A failing disk logs much. */
     if (getenv("TROUPE_VERBOSE") == NULL && nowhere < 0) {
         nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
         log_setup(nowhere, LOG_LOGFMT, LOG_ERROR);
@@ -631,7 +634,7 @@ static uint64_t run(uint64_t seed)
         if (now.has_failed || percent(s, 40))
             end_and_recover(percent(s, 70), percent(s, 30) ? &faults : NULL);
     }
-    /* The disk is well again. */
+    /* The disk works again. */
     set_faults(NULL);
     now.lose_percent = 0;
     if (now.has_failed)

@@ -93,7 +93,7 @@ TEST(sha256_stream, any_split_gives_the_digest_of_the_whole)
     for (size_t cut = 0; cut <= sizeof bytes; cut++) {
         crypto_sha256_stream_update(&stream, bytes, cut);
         crypto_sha256_stream_update(&stream, bytes + cut, sizeof bytes - cut);
-        crypto_sha256_stream_digest(&stream, digest); /* and starts again */
+        crypto_sha256_stream_digest(&stream, digest); /* the stream starts again */
         CHECK(memcmp(digest, whole, 32) == 0);
     }
     crypto_sha256_stream_fini(&stream);

@@ -71,8 +71,8 @@ TEST(base64, agrees_with_openssl)
     }
 }
 
-/* Every text of up to 4 characters over a small set: accepted only if encoding what it decodes to
- * gives the text again. Then no two texts mean the same bytes. */
+/* Decode every text of up to 4 characters over a small set: an accepted text must equal the
+ * encoding of its bytes. Then no two texts mean the same bytes. */
 static void check_strict(encode_fn *encode, decode_fn *decode, const char *characters)
 {
     const size_t count = strlen(characters);

@@ -232,7 +232,7 @@ TEST_LONG(key, openssl_verifies_what_we_sign, 60)
     }
 }
 
-/* OpenSSL signs without caring about S: ours must accept exactly those with a low one. */
+/* OpenSSL makes high and low S: accept exactly the signatures with a low S. */
 TEST_LONG(key, verifies_what_openssl_signs_with_a_low_s, 60)
 {
     static const struct {
@@ -283,7 +283,7 @@ TEST_LONG(key, verifies_what_openssl_signs_with_a_low_s, 60)
     CHECK(high > 20);
 }
 
-/* ---- what is a key --------------------------------------------------------------------------- */
+/* ---- valid keys ------------------------------------------------------------------------------ */
 
 TEST(key, points_off_the_curve_and_other_forms_are_refused)
 {
@@ -428,7 +428,7 @@ TEST(multikey, a_key_and_its_text_are_the_same)
     }
 }
 
-/* Of the did:key specification and of AT Protocol's documents. */
+/* From the did:key specification and from documents of AT Protocol. */
 TEST(multikey, knows_the_published_examples)
 {
     static const struct {
@@ -512,7 +512,7 @@ TEST_LONG(pem, public_and_private_keys_are_read_again, 60)
     buffer_free(&pem);
 }
 
-/* Keys that the openssl library writes, of every kind we read and two we do not. */
+/* Keys written by OpenSSL: every supported kind, and two unsupported ones. */
 TEST_LONG(pem, private_keys_of_openssl_are_read, 60)
 {
     static const struct {
@@ -626,7 +626,7 @@ TEST_LONG(key, every_failed_allocation_is_an_error_and_leaves_nothing, 60)
             rc = use_key(all[i]);
             if (base_fault_countdown(0, 0) < n)
                 break;
-            /* A digest context that cannot be had is no error: there is another way. */
+            /* Lack of memory for a digest context is no error: another function takes over. */
             CHECK(rc == TR_ENOMEM || rc == 0);
         }
         CHECK_EQ_INT(rc, 0);

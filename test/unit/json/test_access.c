@@ -37,7 +37,7 @@ TEST(json, members_are_found_by_key)
     CHECK(json_string(json_get(root, ""), &text) && span_is(text, "empty"));
     CHECK(json_get(root, "nam") == NULL);
     CHECK(json_get(root, "names") == NULL);
-    CHECK(json_get(root, "x") == NULL);   /* only of an object further inside */
+    CHECK(json_get(root, "x") == NULL);   /* a key of an inner object */
     CHECK(json_get(root, "Ada") == NULL); /* a value, not a key */
 }
 
@@ -137,7 +137,7 @@ TEST(json, keys_are_compared_after_escapes_and_with_zero_bytes)
     CHECK(json_int(json_get(root, "\xc3\xa4"), &integer) && integer == 2);
 }
 
-/* A locale with a decimal comma: one that is installed, or one made in a folder of our own. */
+/* Use a locale with a decimal comma: an installed one, or one compiled into a temporary folder. */
 static bool use_decimal_comma(void)
 {
     char folder[] = "/tmp/troupe-locale-XXXXXX", command[200];

@@ -108,7 +108,8 @@ TEST(canonical, named_members_are_left_out_at_the_top_only)
     CHECK(out.size == 2 && memcmp(out.bytes, "{}", 2) == 0);
 }
 
-/* Members shuffled, spaces and escapes varied: one form, which is its own form. */
+/* Shuffle members, vary spaces and escapes: the canonical form stays the same and is its own
+ * form. */
 TEST(canonical, the_order_of_the_text_does_not_matter)
 {
     struct buffer text = { 0 }, reference = { 0 };

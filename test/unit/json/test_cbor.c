@@ -19,7 +19,8 @@ static struct buffer out;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Exactly the bytes, so that a sanitizer sees one read too many. The caller frees *ret_bytes. */
+/* Copy exactly the bytes, so that a sanitizer sees a read past them. The caller frees
+ * *ret_bytes. */
 static int parse(const char *bytes, size_t size, char **ret_bytes)
 {
     *ret_bytes = text_exact(bytes, size);
@@ -192,7 +193,7 @@ TEST(cbor, map_keys_are_sorted_text_without_twins)
     REFUSES("\xa1\xf6\x00", 1, "a key must be text");
     check_refused("\xa2\x61z\x00\x61z\x00", 7, TR_EEXIST, 4, "the object has this key twice");
     check_refused("\xa2\x60\x00\x60\x00", 5, TR_EEXIST, 3, "the object has this key twice");
-    /* After a container: the key before it is still known. */
+    /* After a container the parser still knows the key before it. */
     check_refused(
         "\xa2\x61z\x81\x81\x05\x61z\x00", 9, TR_EEXIST, 6, "the object has this key twice");
     check_refused(
@@ -233,7 +234,7 @@ TEST(cbor, what_follows_or_is_missing_is_refused)
 
 TEST(cbor, claims_of_size_are_not_believed)
 {
-    base_fault_countdown(3, UINT64_MAX); /* the tape may grow, nothing else is needed */
+    base_fault_countdown(3, UINT64_MAX); /* only the tape grows */
     REFUSES("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff", 9, "the bytes end too early");
     REFUSES("\xbb\xff\xff\xff\xff\xff\xff\xff\xff", 9, "the bytes end too early");
     REFUSES("\x5b\xff\xff\xff\xff\xff\xff\xff\xff", 9, "the bytes end too early");
@@ -323,7 +324,7 @@ TEST(cbor, heads_are_the_shortest_at_every_border)
         }
 }
 
-/* More members than a head of one byte can count, inside of each other. */
+/* Nested maps with more members than a head of one byte can count. */
 TEST(cbor, large_containers_get_wider_heads)
 {
     static const int counts[] = { 23, 24, 255, 256, 70000 };
@@ -430,7 +431,7 @@ static void put_random(struct base_random *random, struct cbor_writer *writer, i
     }
 }
 
-/* What the writer makes, the strict reader takes, and written again it is the same bytes. */
+/* The strict reader accepts the output of the writer, and writing it again gives the same bytes. */
 TEST(cbor, written_values_read_back_and_are_a_fixed_point)
 {
     for (uint64_t seed; check_each_seed(&seed, 400);) {

@@ -32,7 +32,7 @@ TEST(expect, a_good_body_is_read_without_a_word)
     CHECK_EQ_STR(expect.message, "");
 }
 
-/* Run one read on a body and compare what it says. */
+/* Run one read on a body and compare the message. */
 #define SAYS(json, call, words)                                                                    \
     do {                                                                                           \
         struct json_expect expect = expect_body(json);                                             \

@@ -149,7 +149,7 @@ TEST(json, errors_name_the_byte_and_the_reason)
     REFUSES("/**/1", 0, "a value is expected");
 }
 
-/* An error after undone escapes: offsets are those of the text as it was given. */
+/* An error after decoded escapes: the offset is one of the original text. */
 TEST(json, offsets_are_of_the_original_text)
 {
     REFUSES("[\"\\u0041\\n\\n\",x]", 14, "a value is expected");
@@ -223,7 +223,7 @@ TEST(json, wrong_escapes_are_refused)
     REFUSES("\"\\ud800\\udczz\"", 1, "a low surrogate must follow this high one");
 }
 
-/* A string of every length with one special byte at every place: whatever the block borders. */
+/* Strings of every length with one special byte at every place, across all block borders. */
 TEST(json, a_special_byte_is_seen_at_every_place)
 {
     char json[128], expected[128];
@@ -486,7 +486,7 @@ TEST(json, a_key_twice_is_refused_if_asked)
     CHECK_EQ_INT(verdict("{\"a\":1,\"A\":1,\"aa\":1,\"\":1}", 25, JSON_UNIQUE_KEYS, NULL), 0);
 }
 
-/* Objects on both sides of where the way of looking changes; the twin at every pair of places. */
+/* Objects of sizes around FILTER_KEYS_MAX, with the equal keys at every pair of places. */
 TEST(json, a_twin_is_found_wherever_it_is)
 {
     struct json_doc doc = { 0 };

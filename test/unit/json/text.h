@@ -15,11 +15,11 @@ static inline char *text_padded(const void *bytes, size_t size)
 
     CHECK(text != NULL);
     memcpy(text, bytes, size);
-    memset(text + size, 'x', JSON_PADDING_BYTES); /* whatever was there before */
+    memset(text + size, 'x', JSON_PADDING_BYTES); /* simulates old content */
     return text;
 }
 
-/* A copy without padding, for what must not read a byte more. */
+/* Copy without padding, for functions that must not read past the end. */
 static inline char *text_exact(const void *bytes, size_t size)
 {
     char *text = malloc(size + (size == 0));

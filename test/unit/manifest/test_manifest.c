@@ -102,7 +102,7 @@ TEST(manifest, is_canonical_json_and_reads_back)
     crypto_key_unref(&ada.key);
 }
 
-/* Each is one change away from a good one; %s is the key. */
+/* Each text differs in one place from a valid one; %s is the key. */
 TEST(manifest, another_text_for_the_same_meaning_is_refused)
 {
     static const char *const forms[] = {
@@ -248,7 +248,7 @@ TEST(manifest, publish_wants_the_right_facts_and_a_key_of_the_pack)
     memcpy(bent, said.signature, sizeof bent);
     bent[10] = bent[10] == 'A' ? 'B' : 'A';
     CHECK_EQ_STR(check(&said, bent, &none, &manifest), "SignatureInvalid");
-    /* It names ada's key, and bob signed it. */
+    /* The text names ada's key, but bob signed it. */
     by_bob = say_manifest(&bob, &manifest);
     CHECK_EQ_STR(check(&by_bob, by_bob.signature, &none, &manifest), "SignatureInvalid");
 
@@ -294,17 +294,17 @@ TEST(keys, change_by_statements_of_keys_that_count)
     struct said retire_bob = say_key(&bob, "core", true, &bob);
 
     CHECK_EQ_INT(manifest_keys_add(&keys, span_of(ada.text)), 0);
-    CHECK_EQ_INT(apply(&keys, &retire_ada), TR_EACCES); /* bob is nobody yet */
+    CHECK_EQ_INT(apply(&keys, &retire_ada), TR_EACCES); /* bob is not valid yet */
     CHECK_EQ_INT(apply(&keys, &add_eve), TR_EACCES);
     CHECK_EQ_INT(apply(&keys, &elsewhere), TR_EPROTO);
     CHECK_EQ_INT(apply(&keys, &add_bob), 0);
     CHECK_EQ_U64(keys.count, 2);
-    CHECK_EQ_INT(apply(&keys, &add_bob), 0); /* again: nothing */
+    CHECK_EQ_INT(apply(&keys, &add_bob), 0); /* a second time changes nothing */
     CHECK_EQ_U64(keys.count, 2);
     CHECK_EQ_INT(apply(&keys, &retire_ada), 0);
     CHECK_EQ_U64(keys.count, 1);
     CHECK(manifest_keys_has(&keys, bob.text));
-    CHECK_EQ_INT(apply(&keys, &by_ada_again), TR_EACCES); /* ada counts no more */
+    CHECK_EQ_INT(apply(&keys, &by_ada_again), TR_EACCES); /* ada is retired */
     CHECK_EQ_INT(apply(&keys, &retire_ada), TR_ENOENT);
     CHECK_EQ_INT(apply(&keys, &retire_bob), TR_EINVAL); /* the last one stays */
     add_bob.signature[3] = add_bob.signature[3] == 'A' ? 'B' : 'A';
@@ -388,11 +388,11 @@ TEST(document, client_follows_rotations_from_the_key_it_knows)
     struct buffer bare = document(&said, &ada, history, 0);
     struct manifest_keys keys = { 0 };
 
-    /* First use: the first key, and what it leads to. */
+    /* First use: trust the first key and the keys that it adds. */
     CHECK_EQ_INT(check_document(&whole, &keys), 0);
     CHECK_EQ_U64(keys.count, 1);
     CHECK_EQ_STR(keys.keys[0], bob.text);
-    /* Later: from bob's key on; the history begins before it. */
+    /* Later use, starting with bob's key; the history starts before it. */
     CHECK_EQ_INT(check_document(&whole, &keys), 0);
     /* A client that knows ada's key needs the statement. */
     keys = (struct manifest_keys){ 0 };
@@ -401,7 +401,7 @@ TEST(document, client_follows_rotations_from_the_key_it_knows)
     CHECK_EQ_STR(keys.keys[0], ada.text); /* nothing changed */
     CHECK_EQ_INT(check_document(&whole, &keys), 0);
     CHECK_EQ_STR(keys.keys[0], bob.text);
-    /* One that knows another key is not led anywhere. */
+    /* A client that knows only an unrelated key trusts no key of the document. */
     keys = (struct manifest_keys){ 0 };
     CHECK_EQ_INT(manifest_keys_add(&keys, span_of(eve.text)), 0);
     CHECK_EQ_INT(check_document(&whole, &keys), TR_EACCES);
@@ -428,7 +428,7 @@ TEST(document, manifest_of_a_retired_key_is_refused)
     struct manifest_keys keys = { 0 };
 
     CHECK_EQ_INT(check_document(&text, &keys), TR_EACCES);
-    /* A mirror that hides the last statement does not fool who has seen it. */
+    /* A mirror that hides the last statement cannot deceive a client that has seen it. */
     CHECK_EQ_INT(manifest_keys_add(&keys, span_of(bob.text)), 0);
     CHECK_EQ_INT(check_document(&hidden, &keys), TR_EACCES);
     buffer_free(&text);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* acks.h: a process that writes units and says through a pipe which came back, until it is ended
- * from outside; and the look at what is there afterwards. */
+/* acks.h: a process that writes units and reports the acknowledged ones through a pipe until it is
+ * killed; and a check of the database afterwards. */
 #ifndef TEST_UNIT_SQL_ACKS_H
 #define TEST_UNIT_SQL_ACKS_H
 
@@ -33,7 +33,7 @@ static inline void *acks_write(void *argument)
         sql_unit_int(unit, 0);
         unit_add_note(unit, id, 1000 + id);
         if (sql_write_wait(writing->place->sql, unit) != 0)
-            _exit(3); /* not stored, so not said: without a disk there is nothing left to do */
+            _exit(3); /* not stored, so not acknowledged: without a disk the thread ends */
         sql_unit_destroy(unit);
         if (write(writing->fd, &id, sizeof id) != sizeof id)
             _exit(0);
@@ -55,8 +55,8 @@ static inline void acks_child(struct place *place, int fd, int64_t first)
         pause();
 }
 
-/* Acks until `count` of them came, then its end, then what was still in the pipe. Returns the first
- * number that is free for the next run. What comes after the end began may not count. */
+/* Read `count` acks, end the process, then read the rest of the pipe. Returns the first free number
+ * for the next run. Acks that arrive after the end has started may not count. */
 static inline int64_t acks_run(struct place *place, int64_t first, int64_t count,
     void (*end)(pid_t pid), bool counts_to_the_end)
 {
@@ -88,7 +88,7 @@ static inline int64_t acks_run(struct place *place, int64_t first, int64_t count
     CHECK_MSG(seen > count, "it ended by itself after %lld units", (long long)seen);
     CHECK(!counts_to_the_end || WIFSIGNALED(status));
     close(pipes[0]);
-    /* Units that were stored and not acknowledged are up to THREADS above the highest. */
+    /* Up to THREADS units above the highest one may be stored without an ack. */
     return highest + THREADS + 1;
 }
 

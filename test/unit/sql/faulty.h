@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* faulty.h: the machine's own SQLite VFS with a counter before every call that may fail. The n-th
- * call fails as told, once or from then on. */
+ * call fails as configured, once or from then on. */
 #ifndef TEST_UNIT_SQL_FAULTY_H
 #define TEST_UNIT_SQL_FAULTY_H
 
@@ -14,14 +14,14 @@
 
 enum faulty_kind {
     FAULTY_ANY,   /* every call: EIO */
-    FAULTY_SPACE, /* what needs room: the disk is full */
+    FAULTY_SPACE, /* calls that need room: the disk is full */
     FAULTY_SYNC,  /* syncs only: EIO */
 };
 
 static struct {
     sqlite3_vfs vfs;
     sqlite3_vfs *real;
-    _Atomic enum faulty_kind kind; /* a checkpoint may be under way when it is set */
+    _Atomic enum faulty_kind kind; /* atomic: a checkpoint may be under way */
     _Atomic uint64_t first, repeat, calls;
     bool has_no_shared_memory;
 } faulty;
@@ -201,7 +201,7 @@ static inline int faulty_access(sqlite3_vfs *vfs, const char *name, int flags, i
     return faulty.real->xAccess(faulty.real, name, flags, ret_is);
 }
 
-/* From now on every database is opened through it. */
+/* Open every database through it from now on. */
 static inline void faulty_begin(void)
 {
     faulty.real = sqlite3_vfs_find(NULL);
@@ -216,7 +216,7 @@ static inline void faulty_begin(void)
     CHECK_EQ_INT(sqlite3_vfs_register(&faulty.vfs, 1), SQLITE_OK);
 }
 
-/* SQLite's own memory counts too. Before the first use of SQLite. */
+/* Count SQLite's own allocations too. Call it before the first use of SQLite. */
 static inline void *faulty_malloc(int size)
 {
     return base_alloc((size_t)size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h: what the tests of the sql layer share: a directory of their own, a database in it with
- * two tables, and an actor that submits units and keeps what came back. */
+/* place.h: fixture of the sql tests: a directory, a database with two tables in it, and an actor
+ * that submits units and keeps the results. */
 #ifndef TEST_UNIT_SQL_PLACE_H
 #define TEST_UNIT_SQL_PLACE_H
 
@@ -51,7 +51,7 @@ static inline void place_init(struct place *place)
     place_init_at(place, tmp != NULL ? tmp : "/tmp");
 }
 
-/* Where syncs cost nothing, for tests that make thousands and do not depend on them. */
+/* A place where syncs are free, for tests with thousands of commits that do not depend on syncs. */
 static inline void place_init_in_memory(struct place *place)
 {
     if (access("/dev/shm", W_OK) == 0)
@@ -174,15 +174,15 @@ enum { BURST_MAX = 600 };
 struct burst {
     struct sql *sql;
     uint32_t count;
-    struct sql_unit *units[BURST_MAX]; /* those that came back, where they were */
-    int submitted[BURST_MAX];          /* what submit said */
+    struct sql_unit *units[BURST_MAX]; /* ended units, at their positions */
+    int submitted[BURST_MAX];          /* results of submitting */
     uint64_t timeout_ns;
     bool is_read;
     bool ends_at_once;
 };
 
 struct burst_message {
-    struct burst *burst; /* NULL: answer when all are back */
+    struct burst *burst; /* NULL: answer when all units have ended */
 };
 
 struct burst_actor {
@@ -236,7 +236,7 @@ static inline enum tr_next burst_event(
 
     (void)ctx;
     if (unit == NULL)
-        return TR_GO; /* of a unit it gave up */
+        return TR_GO; /* of a unit that it gave up */
     CHECK(event->tag < actor->burst->count);
     CHECK(unit == actor->burst->units[event->tag]);
     actor->left--;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the runners do when a server goes away, or because of what is run on it: in a simulation, on
- * SQLite behind a backend that loses its connections as it is told. With a real server:
- * test_postgres_away.c. */
+/* Runners that lose their server, by chance or because of a unit: in a simulation, on SQLite behind
+ * a backend that loses connections on request. test_postgres_away.c uses a real server. */
 #include <troupe/sim.h>
 
 #include "place.h"
@@ -18,8 +17,8 @@ static struct {
     struct sql_backend table;
     bool is_away;
     bool has_poison;
-    uint32_t poisoned_runs; /* batches that had the poison in them */
-    uint32_t together_max;  /* the largest of them */
+    uint32_t poisoned_runs; /* batches with the poison */
+    uint32_t together_max;  /* the size of the largest one */
     uint32_t given_up;
 } server;
 
@@ -99,7 +98,7 @@ static void stage_begin(struct stage *stage, uint64_t seed)
     CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), stage->place.why);
 }
 
-/* Notes, numbered: none depends on another. */
+/* Write numbered notes that do not depend on each other. */
 static void stage_burst(struct stage *stage, int64_t first)
 {
     struct burst_actor actor = { 0 };
@@ -200,16 +199,16 @@ TEST(away, what_waits_is_refused_in_time_and_what_comes_at_once)
         CHECK(strstr(sql_unit_why(burst.units[0]), "nobody listens") != NULL);
         stage_burst_end(&stage);
 
-        /* Known to be away: no time passes. */
+        /* The runner is away already: the refusal is immediate. */
         began_ns = tr_sim_now_ns(stage.sim);
         CHECK_EQ_INT(write_note(&stage, 1001), SQL_EAWAY);
         CHECK_EQ_INT((int64_t)(tr_sim_now_ns(stage.sim) - began_ns), 0);
-        /* Nor on connections that have not been used since: one look is enough. */
+        /* Idle connections too: one failed connect is enough. */
         CHECK_EQ_INT(read_one(&stage), SQL_EAWAY);
         CHECK_EQ_INT(read_one(&stage), SQL_EAWAY);
         CHECK(tr_sim_now_ns(stage.sim) < began_ns + TR_MILLISECONDS(AWAY_MS / 5));
 
-        /* It comes back by itself: nobody has to ask. */
+        /* The runner reconnects without a new unit. */
         server.is_away = false;
         tr_sim_run_until(stage.sim, tr_sim_now_ns(stage.sim) + TR_SECONDS(4));
         CHECK_EQ_INT(write_note(&stage, 1002), 0);
@@ -287,7 +286,7 @@ TEST(give_up, answers_everybody_and_lets_nobody_in)
             stored += status == 0;
             refused += status != 0;
         }
-        /* Also when it would be there again. */
+        /* Even if the database is reachable again. */
         server.is_away = false;
         CHECK_EQ_INT(write_note(&stage, 1000), SQL_EAWAY);
         CHECK_EQ_INT(read_one(&stage), SQL_EAWAY);

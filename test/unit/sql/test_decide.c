@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units that decide inside their transaction. What only PostgreSQL can do to them, locks and lost
- * connections, is in test_postgres_decide.c. */
+/* Units with a decision. Locks and lost connections of PostgreSQL are in test_postgres_decide.c. */
 #include <stdatomic.h>
 
 #include "base/alloc.h"
@@ -16,7 +15,7 @@ static struct test_postgres postgres;
 #endif
 
 SQL_LOCKING_STATEMENT(lock_counter, "SELECT value FROM counter WHERE id = $1");
-/* No compare-and-set: what keeps two of them apart is the lock alone. */
+/* No compare-and-set: only the lock separates two of them. */
 SQL_STATEMENT(set_counter, "UPDATE counter SET value = $2 WHERE id = $1");
 
 static struct burst burst;
@@ -50,8 +49,8 @@ static void end(struct place *place)
 /* ---- decisions ------------------------------------------------------------------------------- */
 
 struct decision {
-    int64_t note; /* this one is added too, if it is not 0 */
-    int64_t rows; /* what the UPDATE must change */
+    int64_t note; /* a second value to add, unless 0 */
+    int64_t rows; /* the rows that the UPDATE must change */
     int64_t seen;
     uint32_t calls;
     _Atomic uint32_t *drops;
@@ -108,7 +107,7 @@ TEST_LONG(decision, sees_what_the_one_before_it_stored, 60)
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
         CHECK_EQ_INT(decision.seen, i);
         CHECK_EQ_INT(decision.calls, 1);
-        CHECK_EQ_INT(sql_unit_rows(unit, 0), 1); /* still there when it is back */
+        CHECK_EQ_INT(sql_unit_rows(unit, 0), 1); /* the data survives the unit */
         CHECK_EQ_INT(sql_unit_changed(unit, 1), 1);
         sql_unit_destroy(unit);
     }
@@ -183,7 +182,7 @@ TEST_LONG(decision, that_adds_nothing_stores_nothing, 60)
     CHECK_EQ_U64(sql_unit_commit(unit), 0);
     CHECK_EQ_INT(place_notes(&place), 0);
     sql_unit_destroy(unit);
-    unit = unit_step_counter(1, 0); /* and nobody is left waiting for its lock */
+    unit = unit_step_counter(1, 0); /* and no unit waits for its lock */
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
     CHECK_EQ_U64(sql_unit_commit(unit), 1);
     sql_unit_destroy(unit);
@@ -202,7 +201,7 @@ TEST_LONG(decision, whose_steps_fail_leaves_nothing, 60)
     CHECK_EQ_INT(place_notes(&place), 0);
     CHECK_EQ_INT(place_counter(&place, 1), 0);
     sql_unit_destroy(unit);
-    decision = (struct decision){ .note = 7, .rows = 1 }; /* the note that is there already */
+    decision = (struct decision){ .note = 7, .rows = 1 }; /* the existing note */
     unit = deciding_unit(1, add_one, &decision, 7);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), SQL_ECONSTRAINT);
     CHECK_EQ_INT(sql_unit_failed_step(unit), 2);
@@ -219,7 +218,7 @@ TEST_LONG(decision, is_not_asked_when_a_step_before_it_has_failed, 60)
 
     begin(&place);
     sql_unit_step(unit, &lock_counter, 1);
-    sql_unit_int(unit, 99); /* there is none */
+    sql_unit_int(unit, 99); /* the row is missing */
     sql_unit_decide(unit, add_one, &decision, NULL);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), SQL_EROWS);
     CHECK_EQ_INT(decision.calls, 0);
@@ -267,7 +266,7 @@ TEST_LONG(decision, without_memory_stores_nothing_and_says_so, 60)
     end(&place);
 }
 
-/* ---- whose the data is ---------------------------------------------------------------------- */
+/* ---- ownership of the data ------------------------------------------------------------------- */
 
 TEST_LONG(decision, gives_its_data_back_with_the_unit_or_drops_it, 60)
 {
@@ -284,7 +283,7 @@ TEST_LONG(decision, gives_its_data_back_with_the_unit_or_drops_it, 60)
     unit = deciding_unit(1, add_one, &decision, 0);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
     sql_unit_destroy(unit);
-    sql_close(&place.sql); /* the writer holds it a moment longer */
+    sql_close(&place.sql); /* the writer drops its hold a moment later */
     CHECK_EQ_INT(drops, 1);
     unit = deciding_unit(1, add_one, &decision, 0); /* never submitted */
     sql_unit_destroy(unit);
@@ -293,7 +292,7 @@ TEST_LONG(decision, gives_its_data_back_with_the_unit_or_drops_it, 60)
     end(&place);
 }
 
-/* The actor goes at once; what has begun goes on without it, and has its data until then. */
+/* The actor ends at once; the running unit goes on without it and keeps its data. */
 TEST_LONG(decision, outlives_who_submitted_it, 60)
 {
     enum { COUNT = 60 };

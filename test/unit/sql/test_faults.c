@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that can fail is made to fail, the first call, the second, and so on until nothing
- * fails: reads, writes, syncs, allocations; once, and from then on. After each the database is
- * opened again and must hold what was acknowledged, nothing of what was refused, and nothing by
- * halves. */
+/* Make every call fail in turn: the first, the second, and so on until a run has no fault: reads,
+ * writes, syncs, allocations; once, and from then on. After each run the database is opened again.
+ * It must contain all acknowledged units, no refused unit, and no unit in part. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -33,7 +32,7 @@ static void be_quiet(void)
     log_setup(open("/dev/null", O_WRONLY | O_CLOEXEC), LOG_LOGFMT, LOG_ERROR);
 }
 
-/* A note and a counter: both are there, or none. */
+/* Write a note and a counter: both are stored, or none. */
 static struct sql_unit *unit_of(int i)
 {
     struct sql_unit *unit = sql_unit_create((uint64_t)i);
@@ -70,7 +69,7 @@ static void check_database(struct place *place)
     }
 }
 
-/* Open, write, close, with whatever faults are set. */
+/* Open, write and close with the configured faults. */
 static void use_database(struct place *place)
 {
     struct sql_options options = place_options(place);
@@ -90,7 +89,7 @@ static void use_database(struct place *place)
         struct sql_unit *unit = unit_of(i);
 
         was_fatal = run.is_fatal;
-        if (was_fatal) { /* would wait for a new process */
+        if (was_fatal) { /* a new process would have to recover */
             sql_unit_destroy(unit);
             break;
         }
@@ -189,7 +188,7 @@ TEST(faults, a_full_disk_refuses_and_works_again_when_there_is_room)
         unit = unit_of(round);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), SQL_EDISK);
         sql_unit_destroy(unit);
-        CHECK_EQ_INT(place_notes(&place), round); /* reading goes on */
+        CHECK_EQ_INT(place_notes(&place), round); /* reads still work */
         faulty_set(FAULTY_SPACE, 0, 0);
         unit = unit_of(round);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
@@ -223,7 +222,7 @@ TEST(faults, of_a_sync_end_the_process_with_a_clear_line)
         sql_unit_destroy(unit);
         unit = unit_of(2);
         (void)sql_write_wait(place.sql, unit);
-        _exit(0); /* it came back: wrong */
+        _exit(0); /* acknowledged: wrong */
     }
     close(pipes[1]);
     while ((got = read(pipes[0], text + size, sizeof text - 1 - size)) > 0)
@@ -258,7 +257,7 @@ TEST(open, refuses_a_file_system_without_shared_memory)
     place_finish(&place);
 }
 
-/* The system is made outside the walk: its own allocations have tests of their own. */
+/* Create the system before the walk: other tests cover its allocations. */
 TEST_LONG(faults, of_any_allocation_lose_nothing, 300)
 {
     struct place place;
@@ -269,7 +268,7 @@ TEST_LONG(faults, of_any_allocation_lose_nothing, 300)
     place_init_in_memory(&place);
     place_system(&place);
     do {
-        /* Every one of them takes minutes: `make test` takes every 7th after the first 50. */
+        /* All of them take minutes: `make test` runs the first 50 and then every 7th. */
         countdown += check_is_long() || countdown < 50 ? 1 : 7;
         walked++;
         remove_database(&place);

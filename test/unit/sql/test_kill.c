@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that writes is killed again and again. Whatever it said had come back must be there,
- * and nothing may be there by halves. */
+/* Kill a writing process again and again. All units that it acknowledged must be stored, and no
+ * unit in part. */
 #include "acks.h"
 #include "base/random.h"
 

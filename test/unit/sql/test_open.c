@@ -97,7 +97,7 @@ TEST(open, refuses_a_second_time_in_one_process)
     options = place_options(&place);
     CHECK_EQ_INT(
         sql_open(place.system, &options, place.why, sizeof place.why, &second), SQL_ELOCKED);
-    /* The refused one took no lock of the first along. */
+    /* The refused open did not drop a lock of the first one. */
     CHECK_EQ_INT(
         sql_open(place.system, &options, place.why, sizeof place.why, &second), SQL_ELOCKED);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
@@ -105,7 +105,7 @@ TEST(open, refuses_a_second_time_in_one_process)
     place_finish(&place);
 }
 
-/* A process that has the database open until it is killed. */
+/* A process that keeps the database open until it is killed. */
 static pid_t hold_open(const struct place *place)
 {
     int ready[2];
@@ -260,7 +260,7 @@ TEST(migrate, that_fails_changes_nothing)
     CHECK(strstr(place.why, "nowhere") != NULL);
     CHECK_EQ_INT(sql_migration_status(&options, &version, &newest, place.why, sizeof place.why), 0);
     CHECK_EQ_INT(version, 2);
-    wrong[2].up = "CREATE TABLE half (id BIGINT);\n"; /* would fail if it were there */
+    wrong[2].up = "CREATE TABLE half (id BIGINT);\n"; /* would fail if it existed */
     CHECK_EQ_INT(sql_migrate(&options, 3, place.why, sizeof place.why), 0);
     CHECK_EQ_INT(sql_migrate(&options, 2, place.why, sizeof place.why), SQL_ESCHEMA);
     CHECK(strstr(place.why, "cannot be undone") != NULL);

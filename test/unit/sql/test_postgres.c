@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The PostgreSQL backend against a real server: what each end of a unit means, and what is in the
- * tables afterwards. Faults at a chosen moment are in test_postgres_fault.c, kills under load in
- * test_postgres_kill.c, backup and restore in test_postgres_tools.c. */
+/* The PostgreSQL backend with a real server: the status of each unit and the content of the tables.
+ * Faults at a chosen moment are in test_postgres_fault.c, kills under load in test_postgres_kill.c,
+ * backup and restore in test_postgres_tools.c. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +126,7 @@ TEST(postgres, values_come_back_as_they_went)
 
     fixture_open(&fixture, NULL);
     fixture_run(&fixture, "CREATE TABLE v (id BIGINT PRIMARY KEY, n BIGINT, t TEXT, b BYTEA)");
-    /* NULL first: the types of the statement are not yet known then. */
+    /* NULL first: the server chooses the types. */
     round_trip(&fixture, 1, NULL, NULL, 0);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         round_trip(&fixture, 10 + (int64_t)i, &numbers[i], bytes, sizeof(bytes));
@@ -136,7 +136,7 @@ TEST(postgres, values_come_back_as_they_went)
 
     unit = sql_unit_create(1);
     sql_unit_step(unit, &select_sums, 1);
-    sql_unit_int(unit, 1LL << 40); /* $1 + 1 alone would make it an int4 */
+    sql_unit_int(unit, 1LL << 40); /* the server would guess int4 for $1 + 1 */
     CHECK_EQ_INT(fixture_read_one(&fixture, unit), 0);
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), INT64_MAX); /* numeric */
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 1), 2);
@@ -145,7 +145,7 @@ TEST(postgres, values_come_back_as_they_went)
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 4), 1);
     sql_unit_destroy(unit);
 
-    /* What we do not speak is said, not guessed. */
+    /* An unsupported type is an error, not a guess. */
     unit = sql_unit_create(1);
     sql_unit_step(unit, &select_float, 1);
     CHECK_EQ_INT(fixture_read_one(&fixture, unit), SQL_EFAILED);
@@ -168,7 +168,7 @@ SQL_STATEMENT(add_by_with,
 
 enum { CONVOS = 4, UNITS_MAX = 24, SEQS_MAX = 12 };
 
-/* What the tables must hold, by running the units one after the other. */
+/* The expected tables, computed by running the units one after the other. */
 struct model {
     int64_t epochs[CONVOS];
     bool messages[CONVOS][SEQS_MAX];
@@ -177,8 +177,8 @@ struct model {
 struct shape {
     int64_t convo;
     int64_t epoch;      /* expected; may be wrong */
-    int64_t seqs[2];    /* may be taken: 23505 */
-    bool is_cas_last;   /* then the rows before it must go */
+    int64_t seqs[2];    /* may exist already: 23505 */
+    bool is_cas_last;   /* the rows before it must then be undone */
     bool has_bad_table; /* 22P02: an error that is no constraint */
 };
 
@@ -204,7 +204,7 @@ static void build(struct sql_unit *unit, const struct shape *shape)
     }
 }
 
-/* The first thing that goes wrong, in the order of the statements. */
+/* Find the first failure in the order of the statements. */
 static int predict(const struct model *model, const struct shape *shape)
 {
     bool is_miss = model->epochs[shape->convo] != shape->epoch;
@@ -288,7 +288,8 @@ static void run_random_batch(struct fixture *fixture, uint64_t seed, unsigned *r
     check_tables(fixture, &model);
 }
 
-/* The model is the whole claim of a batch: units one after the other, each all or nothing. */
+/* The model states the whole contract of a batch: units run one after the other, each whole or not
+ * at all. */
 TEST_LONG(postgres, batch_ends_as_its_units_one_after_the_other_would, 60)
 {
     struct fixture fixture;
@@ -341,7 +342,7 @@ TEST(postgres, lone_units_end_with_their_own_reason)
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
     CHECK_MSG(strstr(unit->why, "42601") != NULL, "%s", unit->why);
     sql_unit_destroy(unit);
-    /* Mistakes in the statement are the unit's own, and no reason to connect again. */
+    /* A wrong statement fails its unit and is no reason to reconnect. */
     unit = fixture_unit(&of_two, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
     CHECK_MSG(strstr(unit->why, "08P01") != NULL, "%s", unit->why);
@@ -356,13 +357,13 @@ TEST(postgres, lone_units_end_with_their_own_reason)
         sql_unit_int(unit, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), TR_ELIMIT);
     sql_unit_destroy(unit);
-    /* Text that is no UTF-8 is refused, and only that unit. */
+    /* Text that is not UTF-8 fails only its unit. */
     unit = sql_unit_create(1);
     sql_unit_step(unit, &bad_number, 1);
     sql_unit_text(unit, SPAN("\xff\xfe"));
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
     sql_unit_destroy(unit);
-    /* A statement whose row count hides what it changed is undone as well. */
+    /* A statement with an incomplete row count is undone as well. */
     unit = fixture_unit(&add_by_with, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EROWS);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT epoch FROM convo"), 0);
@@ -499,7 +500,7 @@ TEST_LONG(postgres, unsafe_servers_are_refused_with_what_to_set, 40)
         why[0] = '\0';
         CHECK_EQ_INT(try_attach(fixture.postgres.url, why, sizeof(why)), cases[i].code);
         CHECK_MSG(strstr(why, cases[i].word) != NULL, "%s", why);
-        /* Also when it was safe once and came back so. */
+        /* Also after a restart of a server that was safe before. */
         CHECK_EQ_INT(sql_postgres.connect(fixture.database, true, &connection, why, sizeof(why)),
             strncmp(cases[i].settings, "synchronous", 11) == 0 ? 0 : cases[i].code);
         sql_postgres.disconnect(connection);
@@ -514,7 +515,7 @@ TEST_LONG(postgres, unsafe_servers_are_refused_with_what_to_set, 40)
     CHECK_EQ_INT(try_attach(url, why, sizeof(why)), TR_EUNSUPPORTED);
     CHECK_EQ_INT(try_attach("postgresql://%zz", why, sizeof(why)), TR_EINVAL);
     CHECK_EQ_INT(try_attach("postgresql:///x?host=/nonexistent", why, sizeof(why)), TR_ECLOSED);
-    /* A standby, also when the URL does not mind. */
+    /* A standby, even if the URL accepts one. */
     test_postgres_stop(&fixture.postgres);
     snprintf(url, sizeof(url), "%s/data/standby.signal", fixture.postgres.directory);
     CHECK((file = fopen(url, "we")) != NULL && fclose(file) == 0);
@@ -536,7 +537,7 @@ TEST(postgres, open_sessions_keep_their_durability_when_the_server_is_reconfigur
     fixture_open(&fixture, NULL);
     fixture_run(&fixture, "ALTER SYSTEM SET synchronous_commit = off");
     fixture_run(&fixture, "SELECT pg_reload_conf()");
-    /* The reload has arrived when a new session shows it. */
+    /* A new session shows that the reload has arrived. */
     do
         fixture_reconnect_admin(&fixture);
     while (fixture_number(&fixture, "SELECT (current_setting('synchronous_commit') = 'on')::int") !=
@@ -585,7 +586,7 @@ TEST(postgres, reads_of_one_unit_share_a_snapshot_and_change_nothing)
             units[i] = sql_unit_create(1);
         sql_unit_step(units[0], &select_left, 1);
         sql_unit_step(units[0], &select_right, 1);
-        sql_unit_step(units[1], &bump_pair, 2); /* refused, alone */
+        sql_unit_step(units[1], &bump_pair, 2); /* only this unit is refused */
         sql_unit_step(units[2], &select_none, 1);
         sql_unit_step(units[3], &select_right, 1);
         sql_unit_step(units[3], &broken, 1);
@@ -609,7 +610,7 @@ TEST(postgres, reads_of_one_unit_share_a_snapshot_and_change_nothing)
 
 SQL_STATEMENT(insert_echo, "INSERT INTO echo (id, body) VALUES ($1, $2) RETURNING body");
 
-/* More than any socket buffer holds, in both directions at once: if either side only wrote, neither
+/* More data than any socket buffer holds, in both directions: if either side only wrote, neither
  * would ever read. */
 TEST(postgres, large_values_both_ways_do_not_stop_the_pipeline)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PostgreSQL that is down, hangs, belongs to somebody else, or crashes because of what is run on
- * it, through the public interface. */
+/* A PostgreSQL that is down, hangs, belongs to another server, or crashes because of a unit,
+ * through the public interface. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -30,7 +30,7 @@ struct stage {
 
 static PGconn *stage_connect(struct stage *stage)
 {
-    for (;;) { /* one that recovers refuses for a while; the case has a deadline */
+    for (;;) { /* a recovering server refuses for a while; the case has a deadline */
         PGconn *pg = PQconnectdb(stage->postgres.url);
 
         if (PQstatus(pg) == CONNECTION_OK)
@@ -128,7 +128,7 @@ struct writer {
     const struct sql_statement *statement;
     int64_t id;
     uint64_t key;
-    _Atomic int rc; /* 1: not back yet */
+    _Atomic int rc; /* 1: not ended yet */
     pthread_t thread;
 };
 
@@ -233,7 +233,7 @@ TEST(postgres_away, a_server_that_hangs_does_not_keep_anybody_who_has_given_it_u
         pthread_join(writers[i].thread, NULL);
     CHECK_EQ_INT(read_count(sql), SQL_EAWAY);
     sql_close(&sql);
-    /* None of them had come to COMMIT, so none is in doubt, and none is ever stored. */
+    /* No unit had reached COMMIT, so none is in doubt and none is ever stored. */
     for (size_t i = 0; i < 6; i++)
         CHECK_EQ_INT(writers[i].rc, SQL_EAWAY);
     for (size_t i = 0; i < count; i++)
@@ -245,7 +245,7 @@ TEST(postgres_away, a_server_that_hangs_does_not_keep_anybody_who_has_given_it_u
     stage_close(&stage);
 }
 
-/* A COMMIT that waits for a lock; behind it, on the same writer, a unit that has not begun. */
+/* A COMMIT that waits for a lock; behind it, on the same writer, a unit that has not started. */
 TEST(postgres_away, what_was_being_committed_is_in_doubt_when_it_is_given_up)
 {
     struct stage stage;
@@ -302,7 +302,7 @@ TEST_LONG(postgres_owner, a_second_server_is_refused_and_a_tool_is_not, 60)
     options = options_of(&stage);
     first = stage_sql(&stage, &options);
     check_locked(&stage, &options);
-    /* Beside it: a check, and what looks at migrations. */
+    /* A check and the status of migrations work meanwhile. */
     tool = options;
     tool.exclusive = false;
     tool.no_migrate = true;
@@ -312,7 +312,7 @@ TEST_LONG(postgres_owner, a_second_server_is_refused_and_a_tool_is_not, 60)
     CHECK_EQ_INT(sql_migration_status(&tool, &version, &newest, why, sizeof(why)), 0);
     CHECK_EQ_INT(sql_verify(&tool, why, sizeof(why)), 0);
     CHECK_EQ_INT(write_one(first, 1), 0);
-    /* When the first has gone it is free. */
+    /* The database is free after the first server has ended. */
     sql_close(&first);
     second = stage_sql(&stage, &options);
     CHECK_EQ_INT(write_one(second, 2), 0);
@@ -320,8 +320,8 @@ TEST_LONG(postgres_owner, a_second_server_is_refused_and_a_tool_is_not, 60)
     stage_close(&stage);
 }
 
-/* All sessions of the first are ended, and the second is quicker. The first has then lost the
- * database, until the second goes. */
+/* End all sessions of the first server; the second connects first. The first server has then lost
+ * the database until the second ends. */
 TEST_LONG(postgres_owner, one_that_lost_its_sessions_does_not_write_beside_the_next, 60)
 {
     struct stage stage;
@@ -351,8 +351,8 @@ TEST_LONG(postgres_owner, one_that_lost_its_sessions_does_not_write_beside_the_n
     stage_close(&stage);
 }
 
-/* The first has lost a session that still commits. To the server it is alive, and so is its lock:
- * the second must not begin before it has ended. */
+/* The first server has lost a session that still commits. For PostgreSQL the session and its lock
+ * are alive: the second server must not start before the session has ended. */
 TEST_LONG(postgres_owner, a_session_that_still_commits_keeps_the_next_away, 60)
 {
     struct stage stage;
@@ -364,7 +364,7 @@ TEST_LONG(postgres_owner, a_session_that_still_commits_keeps_the_next_away, 60)
 
     stage_open(&stage);
     options = options_of(&stage);
-    second = stage_sql(&stage, &options); /* makes the table */
+    second = stage_sql(&stage, &options); /* creates the table */
     sql_close(&second);
     while (stage_number(&stage,
                "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'troupe-%'") > 0)
@@ -396,7 +396,7 @@ TEST_LONG(postgres_owner, a_session_that_still_commits_keeps_the_next_away, 60)
 
 /* ---- poison --------------------------------------------------------------------------------- */
 
-/* On one writer, behind one that waits for a lock, so that they are one batch. */
+/* On one writer, behind a unit that waits for a lock, so that they form one batch. */
 static void run_poison(const struct sql_statement *statement)
 {
     struct stage stage;
@@ -420,7 +420,7 @@ static void run_poison(const struct sql_statement *statement)
         1);
     for (uint32_t i = 0; i < 5; i++)
         writer_start(&writers[i], sql, i == 2 ? statement : &insert_one, i, 0);
-    /* On the other writer one that takes its time: it is taken down each time, and not to blame. */
+    /* On the other writer a slow unit: each crash ends its session too, and it must not be blamed. */
     writer_start(&other, sql, &insert_slowly, 200, 2);
     stage_run(&stage, "ROLLBACK");
     pthread_join(first.thread, NULL);

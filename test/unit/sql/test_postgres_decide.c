@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units that decide, on PostgreSQL: they wait for each other's rows, meet in deadlocks, and lose
+/* Units with a decision on PostgreSQL: they wait for each other's rows, meet in deadlocks, and lose
  * their connection at the worst moment. */
 #include <pthread.h>
 #include <semaphore.h>
@@ -78,7 +78,7 @@ struct queue {
     int64_t second_seen;
 };
 
-/* Has the row, and goes on when the other one waits for it. */
+/* Holds the row, and continues when the other unit waits for it. */
 static void decide_first(struct sql_unit *unit, void *data)
 {
     struct queue *queue = data;
@@ -128,7 +128,7 @@ TEST_LONG(postgres_decision, waits_for_the_row_and_then_sees_what_was_stored, 60
     fixture_close(&fixture);
 }
 
-/* Who only needs the row to be there does not wait: an UPDATE would not keep it waiting either. */
+/* A foreign key to the row does not wait: it would not wait for an UPDATE either. */
 static void decide_and_refer(struct sql_unit *unit, void *data)
 {
     fixture_run(data, "SET lock_timeout = '5s'; INSERT INTO reference VALUES (1)");
@@ -213,7 +213,7 @@ static void run_admin(struct loss *loss, const char *text)
     PQclear(result);
 }
 
-/* Behind its back the connection goes, and with it the lock; somebody else is quicker then. */
+/* The connection is lost, and with it the lock; another session is faster. */
 static void decide_and_lose(struct sql_unit *unit, void *data)
 {
     struct loss *loss = data;

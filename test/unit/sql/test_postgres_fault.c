@@ -29,7 +29,7 @@ static void *commit_in_thread(void *argument)
     return NULL;
 }
 
-/* Waits until the writer waits for what `condition` says. */
+/* Wait until the writer waits as `condition` describes. */
 static void wait_for_writer(struct fixture *fixture, const char *condition)
 {
     char query[256];
@@ -52,12 +52,13 @@ TEST(postgres_fault, connection_lost_before_commit_stores_nothing_and_says_so)
     fixture_run(&fixture, "CREATE TABLE one (id BIGINT PRIMARY KEY)");
     units[0] = fixture_unit(&insert_one, 1);
     units[1] = fixture_unit(&insert_one, 2);
-    /* While it was idle. */
+    /* While the connection was idle. */
     fixture_terminate_writers(&fixture);
     CHECK_EQ_INT(sql_postgres.commit(fixture.writer, units, 2), SQL_ELOST);
     CHECK_EQ_INT(units[0]->status, TR_ECLOSED);
     CHECK_EQ_INT(units[1]->status, TR_ECLOSED);
-    CHECK_EQ_INT(sql_postgres.commit(fixture.writer, units, 2), TR_ECLOSED); /* stays lost */
+    CHECK_EQ_INT(
+        sql_postgres.commit(fixture.writer, units, 2), TR_ECLOSED); /* the connection stays lost */
     fixture_reconnect_writer(&fixture);
     /* Between two statements: the second waits for a lock. */
     fixture_run(&fixture, "BEGIN; INSERT INTO one VALUES (2)");
@@ -80,7 +81,7 @@ TEST(postgres_fault, connection_lost_before_commit_stores_nothing_and_says_so)
 
 SQL_STATEMENT(crash_server, "SELECT crash(), $1::bigint");
 
-/* Who crashed the server is told from who went with it. */
+/* The backend tells a crashed session from those that ended with it. */
 TEST(postgres_fault, only_the_session_that_crashed_may_be_to_blame)
 {
     struct fixture fixture;
@@ -112,8 +113,8 @@ TEST(postgres_fault, only_the_session_that_crashed_may_be_to_blame)
     fixture_close(&fixture);
 }
 
-/* Both sides of COMMIT: killed before its record is written, and after it. Nobody could tell them
- * apart from outside, and we must not try. A unit that failed before keeps its reason. */
+/* Kill the session before and after its commit record is written. A client cannot tell them apart,
+ * and the backend must not try. A unit that failed before keeps its reason. */
 TEST(postgres_fault, connection_lost_in_commit_is_unknown_whichever_way_it_went)
 {
     struct fixture fixture;
@@ -132,7 +133,7 @@ TEST(postgres_fault, connection_lost_in_commit_is_unknown_whichever_way_it_went)
         bool is_after = round == 1;
 
         units[0] = fixture_unit(&insert_one, 1);
-        units[1] = fixture_unit(&insert_other, 7); /* misses, and leaves nothing */
+        units[1] = fixture_unit(&insert_other, 7); /* misses its row and changes nothing */
         units[2] = fixture_unit(&insert_one, 2);
         if (is_after) {
             /* The record is written and flushed; the wait for a standby never ends. */
@@ -168,8 +169,8 @@ TEST(postgres_fault, connection_lost_in_commit_is_unknown_whichever_way_it_went)
 
 SQL_STATEMENT(count_one, "SELECT count(*) FROM one");
 
-/* The network breaks while the server waits in COMMIT: the record is written, but nobody can see it
- * yet. Whoever was told and looks must not see the state before. */
+/* The network breaks while the server waits in COMMIT: the record is written but not visible. A
+ * reader after SQL_EUNKNOWN must not see the old state. */
 TEST(postgres_fault, doubt_is_over_before_anybody_reads)
 {
     struct fixture fixture;
@@ -218,7 +219,7 @@ TEST(postgres_fault, cancelled_statement_fails_its_unit_alone)
     fixture_run(&fixture, "BEGIN; INSERT INTO one VALUES (2)");
     committer = (struct committer){ fixture.writer, units, 3, 0 };
     CHECK(pthread_create(&thread, NULL, commit_in_thread, &committer) == 0);
-    /* Once in the batch, once with its savepoint; each is a wait of its own. */
+    /* Once in the batch and once with its savepoint; each waits separately. */
     for (int i = 0; i < 2; i++) {
         int64_t began;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the PostgreSQL cases share: a server, a writer, a reader, and a plain session of the test's
- * own to set things up and look at them. */
+/* Fixture of the PostgreSQL tests: a server, a writer, a reader, and a plain session of the test to
+ * prepare and inspect the tables. */
 #ifndef TEST_UNIT_SQL_TEST_POSTGRES_FIXTURE_H
 #define TEST_UNIT_SQL_TEST_POSTGRES_FIXTURE_H
 
@@ -97,7 +97,7 @@ static inline void fixture_terminate_writers(struct fixture *fixture)
                          " WHERE application_name = 'troupe-writer'");
 }
 
-/* What the runner does when a unit is through: its results may be looked at. */
+/* Move a unit to DONE, as the runner does: its results become readable. */
 static inline void fixture_settle(struct sql_unit *unit)
 {
     atomic_store(&unit->state, SQL_DONE);
@@ -117,7 +117,7 @@ static inline int fixture_read_one(struct fixture *fixture, struct sql_unit *uni
     return unit->status;
 }
 
-/* One statement with one value, which must change one row. */
+/* Add one statement with one value that must change one row. */
 static inline struct sql_unit *fixture_unit(const struct sql_statement *statement, int64_t id)
 {
     struct sql_unit *unit = sql_unit_create((uint64_t)id);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PostgreSQL dies under load, in every way it can, and what was said about each unit must be so.
+/* Kill PostgreSQL under load in every way; the status of each unit must be true.
  *
  * Several threads write through the public interface, each to a row of its own. A unit raises the
- * row's number from what the thread knows it to be, and adds two rows named after the try. The
- * ledger keeps what the thread was told about each try. In the end:
+ * row's number from the value that the thread knows, and adds two rows named after the try. The
+ * ledger keeps the status of each try. In the end:
  *
- *   acknowledged     both rows are there
+ *   acknowledged     both rows are stored
  *   SQL_EUNKNOWN     both rows or none
- *   and nothing else: a unit that was stored and then tried again would miss its number
- *   the number of each row is the count of its tries that are there */
+ *   no other rows    a unit that was stored and then retried would miss its number
+ *   the number of each row is the count of its stored tries */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -47,7 +47,7 @@ struct storm {
 struct writer {
     struct storm *storm;
     int64_t id;
-    int64_t number; /* what the row holds, as far as we were told */
+    int64_t number; /* the number of the row, as far as the thread knows */
     uint32_t count;
     unsigned char told[TRIES_MAX];
 };
@@ -74,7 +74,7 @@ static void wait_for_acks(struct storm *storm, uint64_t more)
     pthread_mutex_unlock(&storm->lock);
 }
 
-/* Reload: what SQL_EUNKNOWN asks for. */
+/* Reload after SQL_EUNKNOWN. */
 static int64_t read_number(struct writer *writer)
 {
     struct sql_unit *unit = sql_unit_create((uint64_t)writer->id);
@@ -133,7 +133,7 @@ static void *write_until_over(void *argument)
 
 static PGconn *connect_anyhow(const struct test_postgres *postgres)
 {
-    for (;;) { /* a server that recovers refuses for a while; the case has a deadline */
+    for (;;) { /* a recovering server refuses for a while; the case has a deadline */
         PGconn *pg = PQconnectdb(postgres->url);
 
         if (PQstatus(pg) == CONNECTION_OK)
@@ -153,8 +153,7 @@ static int64_t ask_number(PGconn *pg, const char *text)
     return number;
 }
 
-/* The session of one that is just committing; looked for by the server itself, which is quick
- * enough to see it. */
+/* Find a session in COMMIT. The server itself searches, which is fast enough to see one. */
 static void terminate_in_commit(PGconn *pg)
 {
     PGresult *result = PQexec(pg,
@@ -180,9 +179,9 @@ static void kill_backend(PGconn *pg)
                        " ORDER BY state = 'active' DESC, random() LIMIT 1");
 
     if (pid <= 1)
-        return; /* they are just connecting */
+        return; /* no session yet: they are connecting */
     kill((pid_t)pid, SIGKILL);
-    /* Our own session ends when the server has noticed. */
+    /* The session of the test ends when the server has noticed. */
     while (PQconsumeInput(pg) == 1 && PQstatus(pg) == CONNECTION_OK) {
         PGresult *result = PQexec(pg, "SELECT 1");
 
@@ -268,7 +267,7 @@ static void open_storm(
         .migration_count = sizeof migrations / sizeof migrations[0],
         .writers = 3,
         .readers = 2,
-        .away_ns = TR_SECONDS(60), /* it comes back, however slow the machine is */
+        .away_ns = TR_SECONDS(60), /* wait for the server, however slow the machine is */
         .exclusive = true };
     char why[256] = "";
     int rc;
@@ -300,7 +299,7 @@ static void run_storm(struct test_postgres *postgres, struct tr_system *system, 
     }
     for (unsigned i = 0; i < kills; i++) {
         wait_for_acks(&storm, 1 + base_random_below(&random, ACKS_BETWEEN));
-        /* Every way comes by; most are aimed at COMMIT, where the doubt is. */
+        /* Use every way; most target COMMIT, where the outcome is in doubt. */
         die(postgres, i % 5 < 2 ? WAY_COMMIT : (enum way)(i % 5 - 1));
     }
     wait_for_acks(&storm, ACKS_BETWEEN);
@@ -312,7 +311,7 @@ static void run_storm(struct test_postgres *postgres, struct tr_system *system, 
     check_all(postgres, writers);
     printf("%u kills, %llu acknowledged, %llu unknown\n", kills, (unsigned long long)storm.acked,
         (unsigned long long)storm.unknown);
-    CHECK(storm.unknown > 0); /* or the aim was bad, and nothing was shown */
+    CHECK(storm.unknown > 0); /* otherwise no kill hit COMMIT and the test shows nothing */
     free(writers);
 }
 
@@ -321,7 +320,7 @@ TEST_LONG(postgres_kill, nothing_acknowledged_is_lost_and_doubt_is_never_success
     struct test_postgres postgres;
     struct tr_system *system;
 
-    /* Commits wait a little before they are synced: time to be killed in. */
+    /* Delay the sync of commits, which leaves time for a kill. */
     test_postgres_open(&postgres,
         &(struct test_postgres_options){
             .settings = "commit_delay = 2000\ncommit_siblings = 0\nrestart_after_crash = on\n" });

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several writers on PostgreSQL, and units of one key sent without waiting for each other: each
- * finds what the one before it left, because they stay with one writer. */
+/* Several writers on PostgreSQL, and units with one key submitted without waiting: each finds the
+ * result of the one before it, because they stay on one writer. */
 #include "place.h"
 #include "postgres.h"
 
@@ -63,8 +63,8 @@ TEST_LONG(postgres_order, of_one_key_is_kept_and_so_is_its_writer, 60)
     test_postgres_close(&postgres);
 }
 
-/* Many keys at once, each with a counter of its own and twenty steps of it, dealt out in turn. Not
- * a multiple of the writers, so that taking them by turns would be noticed. */
+/* Many keys at once, each with its own counter and twenty units, submitted in turn. Their number is
+ * no multiple of the number of writers, so that a round robin would fail. */
 TEST_LONG(postgres_order, of_many_keys_is_kept_while_all_writers_work, 60)
 {
     enum { KEYS = 21, STEPS = 20 };

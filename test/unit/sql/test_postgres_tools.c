@@ -37,7 +37,7 @@ static void disconnect(struct fixture *fixture)
     sql_postgres.disconnect(fixture->reader);
     fixture->writer = NULL;
     fixture->reader = NULL;
-    /* Until the server has noticed. */
+    /* Wait until the server has noticed. */
     while (fixture_number(fixture,
                "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'troupe-%'") != 0)
         fixture_run(fixture, "SELECT pg_sleep(0.002)");
@@ -72,7 +72,7 @@ TEST_LONG(postgres_tools, restore_brings_back_what_was_backed_up_and_nothing_els
     rc = sql_postgres.backup(fixture.postgres.url, path, note_progress, progress, why, sizeof(why));
     CHECK_MSG(rc == 0, "%d: %s", rc, why);
     CHECK(stat(path, &about) == 0);
-    CHECK_EQ_INT(about.st_mode & 0777, 0600); /* it holds everything */
+    CHECK_EQ_INT(about.st_mode & 0777, 0600); /* the backup is complete */
     CHECK_EQ_U64(progress[0], about.st_size);
     CHECK_EQ_U64(progress[1], about.st_size);
     CHECK(access(part, F_OK) != 0);
@@ -88,7 +88,7 @@ TEST_LONG(postgres_tools, restore_brings_back_what_was_backed_up_and_nothing_els
     CHECK_EQ_INT(fingerprint(&fixture), before);
     CHECK_EQ_INT(
         fixture_number(&fixture, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), 1);
-    /* Its constraints too. */
+    /* The constraints too. */
     CHECK_EQ_INT(
         fixture_number(&fixture, "SELECT count(*) FROM pg_indexes WHERE tablename='item'"), 2);
     fixture_close(&fixture);
@@ -161,7 +161,7 @@ TEST(postgres_tools, secrets_of_the_url_are_in_no_argument)
     CHECK_EQ_STR(text, "args: --format=custom --no-password\n"
                        "env: example.test 77 me s3cret base inherited\n");
 
-    /* What a program says when it fails is passed on, and no file is left. */
+    /* The message of a failed program is passed on, and no file remains. */
     write_program(program, "#!/bin/sh\necho half\necho 'first line' >&2\nexit 3\n");
     CHECK(unlink(path) == 0);
     CHECK_EQ_INT(sql_postgres.backup("postgresql://h/base", path, NULL, NULL, why, sizeof(why)),

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file system under a writing process goes down as in a power cut: ext4 is told to shut down
- * without writing anything back, so what the kernel had not yet put on its device is lost. The
- * process must notice and end by itself; after a new mount whatever it said had come back must be
- * there. */
+/* Shut down the file system under a writing process, as in a power cut: ext4 writes nothing back,
+ * so data in the kernel is lost. The process must notice and end by itself; after a new mount all
+ * units that it acknowledged must be stored. */
 #include <fcntl.h>
 #include <sched.h>
 #include <spawn.h>
@@ -24,7 +23,7 @@ static int run(const char *const *words)
     pid_t pid;
     int status;
 
-    /* The words are not changed by who is started; POSIX wants it so for old programs. */
+    /* execv does not change the strings; POSIX declares them so for old programs. */
     if (posix_spawnp(&pid, words[0], NULL, NULL, (char *const *)(uintptr_t)words, environ) != 0)
         return -1;
     CHECK_EQ_INT(waitpid(pid, &status, 0), pid);

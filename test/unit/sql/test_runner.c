@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens around a batch, in a simulation: moments that threads meet once in a while are met
- * at every step here. */
+/* The runner around a batch, in a simulation: here every step meets the moments that threads meet
+ * only rarely. */
 #include <troupe/sim.h>
 
 #include "place.h"
@@ -36,7 +36,7 @@ static void stage_begin(struct stage *stage, uint64_t seed)
     stage_open(stage);
 }
 
-/* The burst is under way: its actor has been asked. */
+/* The burst has started: its actor has been asked. */
 static void stage_burst(struct stage *stage, uint32_t count)
 {
     struct burst_actor actor = { 0 };

@@ -104,7 +104,7 @@ TEST(unit, shows_its_rows_only_when_it_is_done)
     sql_unit_destroy(unit);
 }
 
-/* Adds as many steps as it has been asked for before, and one. */
+/* Add one step more at each call. */
 static void add_steps(struct sql_unit *unit, void *data)
 {
     int *calls = data;
@@ -143,7 +143,7 @@ TEST(unit, that_is_tried_again_decides_anew)
         CHECK_EQ_INT(unit->step_count, 1);
         CHECK_EQ_INT(unit->value_count, 1);
         CHECK_EQ_INT(unit->bytes.size, bytes_size);
-        CHECK_EQ_INT(sql_unit_rows(unit, 0), 0); /* for everybody else */
+        CHECK_EQ_INT(sql_unit_rows(unit, 0), 0); /* for other threads */
         CHECK(!sql_unit_stores(unit));
         CHECK_EQ_INT(sql_unit_run_decision(unit), 0);
         CHECK_EQ_INT(unit->step_count, 1 + i);
@@ -178,9 +178,9 @@ TEST(unit, ends_with_what_is_true_of_its_state)
         enum sql_state state;
         int told, answer;
     } cases[] = {
-        { SQL_QUEUED, TR_ETIMEOUT, TR_ETIMEOUT },   /* it will never run */
-        { SQL_RUNNING, TR_ETIMEOUT, SQL_EUNKNOWN }, /* it may be stored yet */
-        { SQL_DONE, TR_ETIMEOUT, SQL_EROWS },       /* it has ended, and the answer is late */
+        { SQL_QUEUED, TR_ETIMEOUT, TR_ETIMEOUT },   /* the unit never runs */
+        { SQL_RUNNING, TR_ETIMEOUT, SQL_EUNKNOWN }, /* the unit may still be stored */
+        { SQL_DONE, TR_ETIMEOUT, SQL_EROWS },       /* the unit has ended and the reply is late */
         { SQL_DONE, SQL_EROWS, SQL_EROWS },
     };
 

@@ -92,7 +92,7 @@ TEST(write, that_fails_fails_alone_and_leaves_nothing)
     burst.count = 8;
     for (uint32_t i = 0; i < burst.count; i++) {
         burst.units[i] = sql_unit_create(1);
-        unit_add_note(burst.units[i], i, 1); /* must not be there if what follows fails */
+        unit_add_note(burst.units[i], i, 1); /* must not be stored if the next step fails */
     }
     sql_unit_step(burst.units[1], &step_counter, 1);
     sql_unit_int(burst.units[1], 1);
@@ -186,7 +186,7 @@ TEST(write, after_a_failed_one_of_its_key_fails_by_its_compare_and_set)
     for (uint32_t i = 0; i < burst.count; i++)
         burst.units[i] = unit_step_counter(1, i);
     unit_add_note(burst.units[2], 1, 1);
-    unit_add_note(burst.units[2], 1, 1); /* the same key twice */
+    unit_add_note(burst.units[2], 1, 1); /* the same primary key twice */
     burst_run(&place, &burst);
     for (uint32_t i = 0; i < burst.count; i++)
         CHECK_EQ_INT(sql_unit_status(burst.units[i]), i < 2    ? 0
@@ -233,7 +233,7 @@ TEST(write, is_shed_when_too_many_wait)
     CHECK_EQ_INT(count_ended("end=\"stored\""), QUEUE);
     CHECK_EQ_INT(place_notes(&place), QUEUE);
     burst_free(&burst);
-    /* There is room again. */
+    /* The queue has room again. */
     burst.count = QUEUE;
     for (uint32_t i = 0; i < burst.count; i++) {
         burst.units[i] = sql_unit_create(1);
@@ -336,7 +336,7 @@ TEST(write, under_a_deadline_comes_back_with_what_is_true)
             unknown += status == SQL_EUNKNOWN;
             late += status == TR_ETIMEOUT;
         }
-        /* A unit behind all of them: what ran has ended. */
+        /* A unit after all others: when it ends, they have ended. */
         {
             struct sql_unit *last = unit_step_counter(2, round);
 

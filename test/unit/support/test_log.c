@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of the log: what they look like, what cannot be smuggled into them, and that a reader who
- * does not read costs lines, never time. */
+/* Lines of the log: their format, no injection by values, and a reader that hangs, which costs
+ * lines but never time. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 static char said[1 << 20];
 
-/* The log goes to a file; what it holds afterwards is `said`. */
+/* Send the log to a file; `said` is its content afterwards. */
 static int file_fd = -1;
 
 static void log_to_file(enum log_format format, enum log_level level)
@@ -39,7 +39,7 @@ static const char *what_was_said(void)
     return said;
 }
 
-/* Behind the time, which is checked by its form. */
+/* Return the line after the time, whose form is checked. */
 static const char *line_after_time(const char *prefix)
 {
     const char *line = what_was_said();
@@ -112,7 +112,7 @@ TEST(log, long_line_is_cut_whole_and_says_so)
 {
     static char big[10001];
 
-    /* Two-byte characters, so that a cut in the middle of one would show. */
+    /* Two-byte characters show a cut in the middle of one. */
     for (size_t i = 0; i + 1 < sizeof big; i++)
         big[i] = "\xc3\xa9"[i % 2];
     for (int format = LOG_LOGFMT; format <= LOG_JSON; format++) {
@@ -278,7 +278,7 @@ static void fill_reader_that_hangs(int fd)
     log_setup(fd, LOG_LOGFMT, LOG_INFO);
     dropped_before = metric_named("troupe_log_dropped_total");
     memset(value, 'x', sizeof value - 1);
-    /* More than any pipe or socket buffer holds; would hang here if a write could wait. */
+    /* More than any pipe or socket buffer holds; a write that waits would hang here. */
     for (int i = 0; i < 1000; i++)
         LOG(LOG_INFO, "x", "e", LOG_TEXT("v", value));
     CHECK(metric_named("troupe_log_dropped_total") > dropped_before);
@@ -293,9 +293,9 @@ TEST(log, pipe_that_nobody_reads_costs_lines_not_time)
 
     CHECK(pipe(fds) == 0);
     fill_reader_that_hangs(fds[1]);
-    /* The descriptor it was given still blocks: it is shared with others. */
+    /* The inherited descriptor still blocks: other processes share it. */
     CHECK((fcntl(fds[1], F_GETFL) & O_NONBLOCK) == 0);
-    /* What went in came whole. */
+    /* The lines that were written are complete. */
     CHECK(fcntl(fds[0], F_SETFL, O_NONBLOCK) == 0);
     got = read(fds[0], said, sizeof said);
     CHECK(got > 0);

@@ -16,7 +16,7 @@
 #include "services/delivery/store/db_query.h"
 #include "services/delivery/store/retention.h"
 
-/* They read *delivery: it goes when they have ended. */
+/* Waits for the actor to end: it reads *delivery. */
 static void end_actor(tr_sender *sender)
 {
     if (sender->box == NULL)
@@ -26,7 +26,7 @@ static void end_actor(tr_sender *sender)
     tr_sender_drop(sender);
 }
 
-/* False: conversations or transactions are still alive, and use it. */
+/* False: conversations or transactions still use *delivery. */
 static bool stop_actors(struct delivery *delivery)
 {
     bool is_over = direct_stop(&delivery->direct);
@@ -80,7 +80,7 @@ static void delivery_free(struct delivery *delivery)
     base_free(delivery);
 }
 
-/* The table of settings lets no other word through; without settings: as the table has it. */
+/* The table of settings allows these three words; without settings the default is "checked". */
 static enum delivery_mode mode_of(const struct config *config)
 {
     const char *text = config == NULL ? "checked" : config_text(config, CONFIG_DELIVERY_MODE);
@@ -141,7 +141,7 @@ void delivery_stop(void *state)
     struct delivery *delivery = state;
 
     if (stop_actors(delivery))
-        delivery_free(delivery); /* else it goes with the process */
+        delivery_free(delivery); /* else the process frees it */
 }
 
 bool delivery_is_ready(void *state, char *why, size_t why_size)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delivery.h: the MLS Delivery Service (RFC 9420, RFC 9750): one actor per conversation, found by
- * its id; the database has the truth. */
+/* delivery.h: the MLS Delivery Service (RFC 9420, RFC 9750). Each conversation has an actor, found
+ * by its id; the database has the truth. README.md lists the folders. */
 #ifndef SERVICES_DELIVERY_DELIVERY_H
 #define SERVICES_DELIVERY_DELIVERY_H
 
@@ -10,7 +10,7 @@
 #include "crypto/key.h"
 #include "ops/service.h"
 
-/* How much of a message is looked at. */
+/* How much of a message the server checks. */
 enum delivery_mode {
     DELIVERY_BLIND,    /* framing alone */
     DELIVERY_CHECKED,  /* and every signature that can be checked without secrets */
@@ -32,9 +32,9 @@ struct delivery {
     uint64_t lease_s;
     struct crypto_key *ticket_key; /* HS256, of this process: tickets live half a minute */
     char *service_did;
-    uint32_t turn_ms;               /* for who lost two commits in a row; 0: no turns */
-    int64_t quarantine_ms;          /* of who made a commit that was revoked */
-    int64_t log_kept_s;             /* rows of the log that nobody needs; 0: for ever */
+    uint32_t turn_ms;               /* of a member that lost two commits in a row; 0: no turns */
+    int64_t quarantine_ms;          /* of the committer of a revoked commit */
+    int64_t log_kept_s;             /* of rows that all members have read; 0: for ever */
     struct crypto_key *receipt_key; /* Ed25519 */
     tr_sender retention;
     tr_sender push; /* wakes devices; without a box: nobody is woken */
@@ -42,8 +42,8 @@ struct delivery {
     tr_sender inspector;       /* looks for operators */
     uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
     struct direct *direct;     /* serves what the flag delivery.direct takes from the actors */
-    /* How often retention has moved convos.kept_from; odd while it may be moving. Who remembers
-     * where a log begins remembers this beside it. Written by retention.c alone. */
+    /* How often retention has moved convos.kept_from; odd while it may be moving. An actor that
+     * remembers where a log begins remembers this number beside it. Only retention.c writes it. */
     _Atomic uint64_t trims;
 };
 
@@ -54,8 +54,8 @@ int delivery_start(
 void delivery_stop(void *state);
 bool delivery_is_ready(void *state, char *why, size_t why_size);
 
-/* May an answer of so many bytes go out, beside what clients have not taken yet? Small ones always
- * may; the others get 503 when too much waits. */
+/* May an answer of this size go out beside the bytes that clients have not read yet? A small one
+ * always may; a large one gets 503 when too many bytes wait. */
 enum { DELIVERY_ANSWER_SMALL = 64 << 10 };
 static inline bool delivery_may_answer(const struct delivery *delivery, uint64_t size)
 {

@@ -19,7 +19,7 @@ static bool no_memory(struct http_request *request, struct api_body *body)
     return false;
 }
 
-static bool parse(struct http_request *request, struct api_body *body, char *text, size_t size)
+static bool parse_body(struct http_request *request, struct api_body *body, char *text, size_t size)
 {
     char message[JSON_EXPLAIN_BYTES];
     int rc = param_parse_json(
@@ -46,7 +46,7 @@ bool api_begin(struct http_request *request, const struct act_type *type, struct
     if (ret_body->act->body == NULL)
         return no_memory(request, ret_body);
     memcpy(ret_body->act->body, body.at == NULL ? "" : body.at, body.size);
-    return parse(request, ret_body, ret_body->act->body, body.size);
+    return parse_body(request, ret_body, ret_body->act->body, body.size);
 }
 
 bool api_begin_convo(
@@ -60,7 +60,7 @@ bool api_begin_convo(
 
 /* ---- message/mls ---------------------------------------------------------------------------- */
 
-/* Without its parameters, such as ;version=mls10. */
+/* Ignores parameters of the type, such as ;version=mls10. */
 static bool is_type(struct span type, const char *wanted)
 {
     const char *end = type.at == NULL ? NULL : memchr(type.at, ';', type.size);
@@ -105,7 +105,7 @@ static void put_list(struct json_writer *writer, struct span values)
     json_put_end(writer);
 }
 
-/* A parameter as the member it stands for: most are texts. */
+/* Writes a parameter as the member it stands for: most are texts. */
 static void put_parameter(struct json_writer *writer, struct span name, struct span value)
 {
     static const char *const numbers[] = { "epoch", "paddedSize" };
@@ -178,12 +178,12 @@ bool api_begin_mls(struct http_request *request, const struct act_type *type, co
         memcpy(act->body, raw.at, raw.size);
         memcpy(act->body + raw.size, members.bytes, members.size);
         ret_body->raw = (struct span){ act->body, raw.size };
-        is_good = parse(request, ret_body, act->body + raw.size, members.size);
+        is_good = parse_body(request, ret_body, act->body + raw.size, members.size);
     } else if (is_good) {
         is_good = no_memory(request, ret_body);
     } else {
         api_refuse(request, ret_body, 400, "InvalidRequest",
-            "a parameter of the query is not encoded as it must be");
+            "A parameter of the query is not valid percent-encoded UTF-8.");
     }
     buffer_free(&members);
     return is_good;
@@ -206,7 +206,7 @@ bool api_begin_query_of(struct http_request *request, const struct act_type *typ
     if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
         convo.size > ACT_CONVO_SIZE_MAX) {
         api_refuse(request, ret_body, 400, "InvalidRequest",
-            "convoId must be there once, with 1 to 128 bytes");
+            "convoId is required once, with 1 to 128 bytes.");
         return false;
     }
     ret_body->act->body = base_alloc(convo.size);
@@ -257,22 +257,23 @@ void api_set_op(struct api_body *body, const char *kind, struct span given)
     struct buffer *text = &body->act->decoded;
     size_t from = text->size;
 
-    /* Two callers may choose the same id: it is the caller's own. */
+    /* Two callers may choose the same id: the caller is part of it. */
     if (given.at != NULL) {
         buffer_text(text, kind);
         buffer_text(text, ":");
         buffer_span(text, body->act->claims->issuer);
         buffer_text(text, ":");
-        buffer_span(text, given); /* it may have any byte */
-    } else                        /* its token is used once, so its id names the request */
+        buffer_span(text, given);
+    } else { /* a token is used once, so its id identifies the request */
         buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->act->claims->issuer.size,
             body->act->claims->issuer.at, (int)body->act->claims->jti.size,
             body->act->claims->jti.at, (unsigned long long)atomic_fetch_add(&number, 1));
+    }
     if (text->failed == 0)
         body->act->op = (struct span){ text->bytes + from, text->size - from };
 }
 
-static int send(struct http_request *request, struct act *act, http_then_fn then)
+static int send_to_convo(struct http_request *request, struct act *act, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
     struct act_message message = { .act = act_ref(act) };
@@ -306,7 +307,7 @@ void api_send(struct http_request *request, struct api_body *body, http_then_fn 
     }
     json_doc_free(&body->doc);
     http_set_data(request, act);
-    if (act->decoded.failed == 0 && send(request, act, then) == 0)
+    if (act->decoded.failed == 0 && send_to_convo(request, act, then) == 0)
         return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");
@@ -326,7 +327,7 @@ bool api_send_if_live(struct http_request *request, struct act *act, http_then_f
         act_unref(act);
         return false;
     }
-    act->convo = (struct span){ NULL, 0 }; /* the request's: the actor knows who it is */
+    act->convo = (struct span){ NULL, 0 }; /* the request's text; the actor knows its id */
     http_set_data(request, act_ref(act));
     rc = http_ask(request, convo, &message, sizeof message, then);
     tr_sender_drop(&convo);

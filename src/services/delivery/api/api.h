@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.h: what the *_api.c files share: a request's body becomes a act, the act goes to its
- * conversation, its outcome becomes the answer. */
+/* api.h: helpers of the *_api.c files: a request's body becomes an act, the act goes to its
+ * conversation, and its outcome becomes the answer. */
 #ifndef SERVICES_DELIVERY_API_API_H
 #define SERVICES_DELIVERY_API_API_H
 
@@ -46,53 +46,52 @@ struct api_body {
     struct span raw;
 };
 
-/* A act with the caller's claims and the body as JSON in `expect`. False: it has been answered. */
+/* Creates an act with the caller's claims, and parses the body into `expect`. False: the request
+ * was answered. */
 bool api_begin(
     struct http_request *request, const struct act_type *type, struct api_body *ret_body);
-/* The same, but a body of type message/mls is taken as well: it is what the member `raw_name` would
- * have as base64, and the other members are parameters of the query. */
+/* The same, but accepts a body of type message/mls too: it is the value of the member `raw_name`,
+ * and the other members are parameters of the query. */
 bool api_begin_mls(struct http_request *request, const struct act_type *type, const char *raw_name,
     struct api_body *ret_body);
-/* As api_begin, about the conversation in the member convoId. */
+/* As api_begin, for the conversation in the member convoId. */
 bool api_begin_convo(
     struct http_request *request, const struct act_type *type, struct api_body *ret_body);
-/* A query as the JSON object that the other form of the request would have, appended to `out`;
- * `scratch` has room for query.size + 1. False: malformed. */
+/* Appends a query as the JSON object that the other form of the request would have. `scratch` has
+ * room for query.size + 1. False: the query is malformed. */
 bool api_put_query(struct buffer *out, struct span query, char *scratch);
 /* Does the caller want message/mls rather than JSON? */
 bool api_wants_mls(const struct http_request *request);
-/* Of a GET: a act about the conversation in the query parameter convoId. */
+/* Creates an act of a GET for the conversation in the parameter convoId. */
 bool api_begin_query(
     struct http_request *request, const struct act_type *type, struct api_body *ret_body);
-/* The same for a caller who is known by other means. */
+/* The same with other claims than those of the token. */
 bool api_begin_query_of(struct http_request *request, const struct act_type *type,
     const struct auth_claims *claims, struct api_body *ret_body);
-/* Bytes of a member, in any form the API takes. */
+/* Read bytes of a member, in any form that the API accepts. */
 struct span api_need_bytes(struct api_body *body, const char *name, size_t size_max);
 struct span api_may_bytes(struct api_body *body, const char *name, size_t size_max);
-/* The act's id: what the client gave (prefixed by the caller), or a new one. */
+/* Sets the act's idempotency id: the caller and the client's id, or a new one. */
 void api_set_op(struct api_body *body, const char *kind, struct span given);
-/* Give up with a 400 that says what is wrong, freeing the body. */
+/* Answers with an error and frees the body. */
 void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
     const char *label, const char *text);
-/* The act, which is taken, is held against what is stored, as far as the server's mode asks: see
- * commit_check.h. If nothing is wrong `go_on` takes it; else it has been answered. Nothing of the
- * body's JSON may be needed any more. */
+/* Takes the act and checks it as far as the server's mode asks: see commit_check.h. `go_on` takes a
+ * good act; another one was answered. The body's JSON must not be needed any more. */
 void api_check(struct http_request *request, struct act *act,
     void (*go_on)(struct http_request *request, struct act *act));
-/* If anything was wrong with the body, 400 says what; else the act goes to its conversation and
- * `then` runs with its outcome. The body is freed. */
+/* Answers 400 if the body was wrong, else sends the act to its conversation; `then` runs with the
+ * outcome. Frees the body. */
 void api_send(struct http_request *request, struct api_body *body, http_then_fn then);
-/* The act, which is taken, goes to its conversation if that is in memory and its actor serves it.
- * Its `convo` may be the request's own text: it is gone when the act is sent. False: it is not
- * sent, and nothing was answered. */
+/* Takes the act and sends it to its conversation's actor, if that is in memory. act->convo may be
+ * the request's own text. False: nothing was sent or answered. */
 bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then);
-/* In `then`: the act if it came back with status 200. NULL: it has been answered. api_end frees. */
+/* In `then`: the act if its status is 200; api_end frees it. NULL: the request was answered. */
 struct act *api_act(struct http_request *request, const struct tr_event *event);
 void api_end(struct http_request *request);
-/* A then-function that answers with what the act has: its JSON. */
+/* A then-function that answers with the act's JSON. */
 void api_answered(struct http_request *request, const struct tr_event *event);
-/* The same with an object whose members `put` writes. */
+/* Answers with an object whose members `put` writes. */
 void api_answer_with(struct http_request *request, const struct tr_event *event,
     void (*put)(struct json_writer *writer, struct act *act));
 

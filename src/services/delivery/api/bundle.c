@@ -27,7 +27,7 @@ static void add_proposal(struct api_body *body, struct span proposal)
         commit->proposals[commit->proposal_count++].bytes = proposal;
 }
 
-/* NULL, or what is wrong with this one being there. */
+/* Adds a message of the bundle. NULL, or why it may not be there. */
 static const char *add_part(
     struct api_body *body, const struct mls_message *message, struct span bytes)
 {
@@ -44,16 +44,14 @@ static const char *add_part(
     else if (is_framed)
         place = message->content == MLS_COMMIT ? &commit->content.bytes : &commit->app_bytes;
     else
-        return "a bundle is a commit, its proposals, at most 16 Welcomes, a GroupInfo, a message";
+        return "it may hold a commit, its proposals, at most 16 Welcomes, a GroupInfo and a message";
     if (place != NULL && place->size > 0)
-        return "a bundle has one commit, one GroupInfo and one message at most";
+        return "it may hold one commit, one GroupInfo and one message";
     if (place != NULL)
         *place = bytes;
     return NULL;
 }
 
-/* A body of type message/mls: the commit, and whatever goes with it, one MLSMessage after another.
- */
 void bundle_read_mls(struct api_body *body)
 {
     struct mls_reader reader = mls_reader_of(body->raw);
@@ -95,7 +93,7 @@ void bundle_read_json(struct api_body *body)
     act_commit(body->act)->app_bytes = api_may_bytes(body, "appMessage", MESSAGE_SIZE_MAX);
 }
 
-/* A part of a commit's bundle is a message of this content, in the commit's group. */
+/* Checks that a part is a message of this content, in the commit's group and of the epoch. */
 static const char *read_part(
     const struct commit_act *commit, struct span bytes, enum mls_content content, uint64_t epoch)
 {
@@ -110,14 +108,14 @@ static const char *read_part(
     if (why != NULL)
         return why;
     if ((part.wire != MLS_PUBLIC && part.wire != MLS_PRIVATE) || part.content != content)
-        return content == MLS_APPLICATION ? "appMessage is no application message"
-                                          : "one of the proposals is none";
+        return content == MLS_APPLICATION ? "appMessage is not an application message."
+                                          : "An item of proposals is not a proposal.";
     if (!span_equal(part.group_id, commit->content.mls.group_id))
-        return "a message in the bundle is of another group than the commit";
-    return part.epoch == epoch ? NULL : "a message in the bundle is of another epoch";
+        return "A message in the bundle belongs to another group than the commit.";
+    return part.epoch == epoch ? NULL : "A message in the bundle is of another epoch than the commit requires.";
 }
 
-/* Proposals are of the epoch the commit was made in, a message of the one it leads to. */
+/* Proposals are of the epoch that the commit was made in, a message of the epoch it leads to. */
 const char *bundle_check(const struct commit_act *commit)
 {
     const char *why = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy_api.c: a conversation's policy over HTTP; its actor keeps it and decides by it. */
+/* policy_api.c: a conversation's policy over HTTP; act_policy.c reads and changes it. */
 #include "services/delivery/api/policy_api.h"
 
 #include "services/delivery/api/api.h"
@@ -22,7 +22,7 @@ static const struct field fields[POLICY_FIELDS] = {
     [POLICY_OPT_IN] = { "requireOptIn", true, 0, 1 },
 };
 
-/* What the columns have by default. */
+/* The defaults of the columns. */
 const struct convo_policy policy_default = {
     .fields = { [POLICY_REJOIN] = 1,
         [POLICY_REJOIN_DAYS] = 30,

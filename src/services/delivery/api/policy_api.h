@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy_api.h: what the admins of a conversation decided about it: one table of fields, from the
- * JSON over the actor to the columns. */
+/* policy_api.h: a conversation's policy, which its admins set: one table of fields for the JSON, the
+ * actor and the columns. */
 #ifndef SERVICES_DELIVERY_API_POLICY_API_H
 #define SERVICES_DELIVERY_API_POLICY_API_H
 
@@ -8,14 +8,14 @@
 #include "sql/sql.h"
 
 enum policy_field {
-    POLICY_OPEN_JOIN,       /* strangers may join by an external commit */
+    POLICY_OPEN_JOIN,       /* any account may join by an external commit */
     POLICY_INVITE_REQUIRED, /* but only with an invite */
-    POLICY_REJOIN,          /* who left may come back by an external commit */
-    POLICY_REJOIN_DAYS,     /* for so long */
+    POLICY_REJOIN,          /* a member that left may rejoin by an external commit */
+    POLICY_REJOIN_DAYS,     /* within this time */
     POLICY_MEMBERS_MAX,     /* 0: as many as the service allows */
     POLICY_APP_WINDOW,      /* epochs a message may lag; -1: as many as the service allows */
-    POLICY_KEEP_ADMIN,      /* the last admin may not leave the others alone */
-    POLICY_OPT_IN,          /* only who opted in, or accepted a request of the adder, is added */
+    POLICY_KEEP_ADMIN,      /* the last admin cannot leave */
+    POLICY_OPT_IN,          /* added accounts must have opted in, or accepted a chat request of the caller */
     POLICY_FIELDS,
 };
 
@@ -23,14 +23,14 @@ struct convo_policy {
     int64_t fields[POLICY_FIELDS];
 };
 
-/* In the order of the fields: the columns of `convos` that hold them. */
+/* The columns of `convos`, in the order of the fields. */
 #define POLICY_COLUMNS                                                                             \
     "open_join, invite_required, allow_rejoin, rejoin_days, members_max, app_window, keep_admin,"  \
     " opt_in_required"
 
 extern const struct convo_policy policy_default;
 void policy_load(struct convo_policy *policy, const struct sql_unit *unit, uint32_t column);
-/* {"policy": …, "success": true} */
+/* Writes {"policy": …, "success": true}. */
 void policy_write(const struct convo_policy *policy, struct span convo, struct buffer *out);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "crypto/encoding.h"
 
-/* ---- what is listed ------------------------------------------------------------------------- */
+/* ---- the listed hashes ------------------------------------------------------------------------- */
 
 static int compare_bytes(const void *a, size_t a_size, const void *b, size_t b_size)
 {
@@ -61,7 +61,7 @@ static const struct act_hash *find_hash(const struct act_members *members, struc
     return bsearch(&key, members->hashes, members->hash_count, sizeof key, compare_hashes);
 }
 
-/* No reference is there twice, so as many that are all listed are the whole list. */
+/* References are unique: if all are listed and the counts agree, the lists are the same. */
 bool recipients_are_hashed(const struct act_members *members)
 {
     uint32_t count = 0;
@@ -93,18 +93,18 @@ static const char *check_references(const struct act_members *members)
     const char *why = NULL;
 
     if (all == NULL)
-        return "out of memory";
+        return "The server is out of memory; try again.";
     for (uint32_t i = 0; i < members->add_count; i++)
         all[i] = members->adds[i].reference;
     qsort(all, members->add_count, sizeof *all, compare_references);
     for (uint32_t i = 1; why == NULL && i < members->add_count; i++)
         if (span_equal(all[i - 1], all[i]))
-            why = "the Welcomes name a key package twice";
+            why = "The Welcomes name a key package twice.";
     base_free(all);
     return why;
 }
 
-/* How many they are for. NULL, or what is wrong. */
+/* Counts the references of all Welcomes. NULL, or what is wrong. */
 static const char *count_references(struct act_members *members, uint32_t *ret_count)
 {
     struct mls_message welcome;
@@ -116,13 +116,13 @@ static const char *count_references(struct act_members *members, uint32_t *ret_c
         if (why != NULL)
             return why;
         if (welcome.wire != MLS_WELCOME)
-            return "a welcome is no Welcome message";
+            return "A Welcome of the request is not a Welcome message.";
         if (i > 0 && welcome.suite != members->welcome_suite)
-            return "the Welcomes are of different cipher suites";
+            return "The Welcomes have different cipher suites.";
         members->welcome_suite = welcome.suite;
         *ret_count += welcome.secret_count;
     }
-    return *ret_count > ACT_MEMBERS_MAX ? "a welcome has too many recipients" : NULL;
+    return *ret_count > ACT_MEMBERS_MAX ? "The Welcomes have more than 1,000 recipients." : NULL;
 }
 
 const char *recipients_read(struct act_members *members)
@@ -138,7 +138,7 @@ const char *recipients_read(struct act_members *members)
     members->add_count = 0;
     members->adds = base_calloc(count * sizeof *members->adds);
     if (members->adds == NULL)
-        return "out of memory";
+        return "The server is out of memory; try again.";
     for (uint32_t i = 0; i < members->welcome_count; i++) {
         struct mls_reader list;
         struct span reference;
@@ -152,7 +152,7 @@ const char *recipients_read(struct act_members *members)
     return check_references(members);
 }
 
-/* ---- whose they are ------------------------------------------------------------------------- */
+/* ---- the owners ------------------------------------------------------------------------- */
 
 static bool is_added(const struct act_add *adds, uint32_t count, struct span did)
 {
@@ -162,7 +162,7 @@ static bool is_added(const struct act_add *adds, uint32_t count, struct span did
     return false;
 }
 
-/* A device may be named behind a #. */
+/* A listed account may name a device behind a #. */
 static bool is_owner(struct span listed, struct span did)
 {
     return listed.size >= did.size && memcmp(listed.at, did.at, did.size) == 0 &&

@@ -7,7 +7,7 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/text.h"
 
-/* A SHA-256: 64 hex digits, or base64 in either form. */
+/* Reads a SHA-256: 64 hex digits, or base64 in either form. */
 static void need_hash(struct api_body *body, const char *name, unsigned char hash[32])
 {
     const struct json *value = json_get(body->expect.object, name);
@@ -67,6 +67,6 @@ void api_reset_group(struct http_request *request)
     act_reset(body.act)->group =
         json_need_string(&body.expect, "newGroupId", 1, ACT_CONVO_SIZE_MAX);
     if (!body.expect.failed && is_upper_hex(act_reset(body.act)->group))
-        json_expect_fail(&body.expect, "newGroupId", "must have hex digits in lower case");
+        json_expect_fail(&body.expect, "newGroupId", "must have its hex digits in lower case");
     api_send(request, &body, api_answered);
 }

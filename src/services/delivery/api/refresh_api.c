@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refresh_api.c: groupInfoRefresh: a member that wants to come back by an external commit asks the
- * others for a group info of the current epoch. Who listens hears it, and brings one with
- * updateGroupInfo; nobody hears it later, so the answer says how many did. */
+/* refresh_api.c: groupInfoRefresh: a member that wants to rejoin by an external commit asks the
+ * others for a GroupInfo of the current epoch. Current subscribers hear it and send one with
+ * updateGroupInfo. The answer says how many members heard it. */
 #include "services/delivery/api/api.h"
 
 static void put_refresh(struct json_writer *writer, struct act *act)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* role_api.c: admins and moderators over HTTP. The conversation's actor decides: it knows who is
- * what, and that one admin stays. */
+/* role_api.c: promotes and demotes admins and moderators (act_role.c decides), and checks a caller's
+ * role inside a unit. */
 #include "services/delivery/api/role_api.h"
 
 #include "services/delivery/api/text.h"
 #include "sql/unit.h"
 
-/* ---- give and take -------------------------------------------------------------------------- */
+/* ---- promote and demote -------------------------------------------------------------------------- */
 
 static void put_role(struct json_writer *writer, struct act *act)
 {
@@ -53,7 +53,7 @@ void api_demote_moderator(struct http_request *request)
     change_role(request, false, false);
 }
 
-/* ---- who asks ------------------------------------------------------------------------------- */
+/* ---- the caller's role ------------------------------------------------------------------------------- */
 
 static void add_steps(
     struct http_request *request, struct sql_unit *unit, const struct role_question *question)
@@ -118,9 +118,9 @@ struct sql_unit *role_back(
     if (at == &check->exists)
         role_refuse(request, 404, check->missing_label, check->missing_text);
     else if (at == &check->is_member)
-        role_refuse(request, 403, "NotMember", "you are not a member of this conversation");
+        role_refuse(request, 403, "NotMember", "You are not a member of this conversation.");
     else if (at == &check->is_enough)
-        role_refuse(request, 403, "NotAdmin", "only those who run this conversation may do this");
+        role_refuse(request, 403, "NotAdmin", "Only admins and moderators of this conversation may do this.");
     else
         return unit;
     return NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream_api.c: event streams over HTTP: server-sent events, or WebSocket when the client asks for
- * an upgrade. Whoever cannot send a header brings a ticket: a token of ours, good for half a minute
- * and one conversation. */
+ * an upgrade. A client that cannot send a header brings a ticket: a token of this server, good for
+ * half a minute and one conversation. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ enum { TICKET_S = 30 };
 
 /* ---- tickets -------------------------------------------------------------------------------- */
 
-/* What stands for a text in a ticket: ids may have any character, and claims may not. */
+/* A hash that stands for an id in a ticket: ids may have any character, claims may not. */
 struct mark {
     char hex[2 * CRYPTO_SHA256_BYTES];
 };
@@ -74,7 +74,7 @@ void api_get_subscription_ticket(struct http_request *request)
         api_send(request, &body, ticket_answered);
 }
 
-/* Who the ticket is for, as claims of the act's own. NULL: refused. */
+/* Verifies a ticket and returns its claims. NULL: refused, or out of memory. */
 static const struct auth_claims *open_ticket(
     const struct delivery *delivery, struct span ticket, struct span convo)
 {
@@ -112,7 +112,7 @@ static bool wants_websocket(const struct http_request *request)
     return span_is_nocase(http_header(request, "Upgrade"), "websocket");
 }
 
-/* Nothing is expected from the client but pings, which the layer below answers. */
+/* Clients send nothing but pings, which http answers. */
 static void ignore_message(
     http_stream stream, void *data, bool is_text, const char *bytes, size_t size)
 {
@@ -132,7 +132,7 @@ static int open_stream(
         .farewell = { .make = delivery_slow_frame,
             .about = subscribe->act.convo,
             .mark = subscribe->seq,
-            .close_code = 1013 }, /* 1008 is for who may not listen; this one may come back */
+            .close_code = 1013 }, /* the client may come back; 1008 says that it may not */
         .watcher = convo,
         .notice = &notice,
         .notice_size = sizeof notice };
@@ -145,7 +145,7 @@ static int open_stream(
     return http_sse_open(request, &options, &subscribe->stream);
 }
 
-/* The caller is a member: the stream is opened here, then handed to the conversation. */
+/* The caller is a member: opens the stream and hands it to the conversation. */
 static void member_found(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
@@ -158,10 +158,9 @@ static void member_found(struct http_request *request, struct act *act)
         act_unref(act);
         return;
     }
-    if (open_stream(request, act_subscribe(act), convo) == 0) { /* else it has answered */
+    if (open_stream(request, act_subscribe(act), convo) == 0) { /* else it answered */
         act_become(act, &subscribe_act_type);
-        /* Control, as the notice that the stream ended: in one lane that notice cannot come first.
-         */
+        /* In the lane of the notice that the stream has ended, so that the notice cannot overtake. */
         rc = tr_tell_with(
             convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
         if (rc < 0)
@@ -174,7 +173,7 @@ static void member_found(struct http_request *request, struct act *act)
     tr_sender_drop(&convo);
 }
 
-static void looked(struct http_request *request, const struct tr_event *event)
+static void member_answered(struct http_request *request, const struct tr_event *event)
 {
     struct act *act = http_data(request); /* see api_subscribe_convo_events */
 
@@ -197,7 +196,7 @@ static int ask_member(struct http_request *request, struct act *act)
     int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
 
     if (rc == 0) {
-        rc = http_ask(request, convo, &message, sizeof message, looked);
+        rc = http_ask(request, convo, &message, sizeof message, member_answered);
         tr_sender_drop(&convo);
     }
     if (rc < 0)
@@ -205,7 +204,7 @@ static int ask_member(struct http_request *request, struct act *act)
     return rc;
 }
 
-/* The claims of the token or of the ticket; false: it has been answered. */
+/* Sets the claims of the token or of the ticket. False: the request was answered. */
 static bool identify(struct http_request *request, struct act *act)
 {
     struct span ticket;
@@ -221,7 +220,7 @@ static bool identify(struct http_request *request, struct act *act)
             act->claims = open_ticket(http_service(request), ticket, act->convo);
         if (act->claims == NULL) {
             http_respond_error(request, 401, "TicketRefused",
-                "send a token, or a fresh ticket of getSubscriptionTicket");
+                "The ticket is missing, expired or for another conversation; send a token, or get a new ticket.");
             return false;
         }
     }
@@ -230,7 +229,8 @@ static bool identify(struct http_request *request, struct act *act)
     return act->claims != NULL;
 }
 
-/* ?cursor, or what an EventSource sends when it comes back; nothing: from now on. */
+/* Reads the parameter cursor, or the header of an EventSource that resumes. Neither: new rows
+ * only. False: the request was answered. */
 static bool read_cursor(struct http_request *request, uint64_t *ret_seq)
 {
     struct span text = http_header(request, "Last-Event-ID");
@@ -241,7 +241,7 @@ static bool read_cursor(struct http_request *request, uint64_t *ret_seq)
         return found == 0;
     if (span_u64(text, ret_seq) && *ret_seq <= INT64_MAX)
         return true;
-    http_respond_error(request, 400, "InvalidCursor", "a cursor is a sequence number");
+    http_respond_error(request, 400, "InvalidCursor", "cursor must be a sequence number.");
     return false;
 }
 

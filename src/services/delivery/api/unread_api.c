@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unread_api.c: what an account has read, and what it has not. Unread are the messages of others
- * behind its cursor; a conversation that it marked has one while there are none. So a mark is there
- * or not, and can be set twice; the cursor that comes to the newest takes it away. */
+/* unread_api.c: read cursors and unread counts. Messages of others behind an account's cursor are
+ * unread. A conversation that the account marked counts one while there are none. Marking twice is
+ * fine; a cursor at the newest message clears the mark. */
 #include "services/delivery/api/api_query.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/log_store.h"

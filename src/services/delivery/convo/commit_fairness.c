@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commit_fairness.c: nobody starves. Who lost two commits in a row stands in line for a turn; while a
- * turn lasts the commits of others for the current epoch wait, so the one whose turn it is has time
- * to rebase, and wins. A turn ends with its commit or after a short while; who let one pass unused
- * gets no other for some time, so that losing on purpose stops nobody.
+/* commit_fairness.c: no member starves. A member that lost two commits in a row queues for a turn.
+ * While the turn lasts, commits of other members for the current epoch wait, so that the member has
+ * time to rebase, and wins. A turn ends with the member's commit or after delivery->turn_ms. A
+ * member that lets a turn pass unused gets no other for a while: losing on purpose stops nobody.
  *
- *   one loss ──▶ known ──another──▶ in line ──first of it──▶ has the turn ──commit──▶ forgotten
- *                  ▲                                             │
- *                  └──────────────── time is up, not before ─────┘
+ *   one loss ──▶ known ──second loss──▶ queued ──first in queue──▶ has the turn ──commit──▶ forgotten
+ *                  ▲                                                    │
+ *                  └──────────────────── the time is up ────────────────┘
  *
- * Known to this process alone: after a restart the line forms anew. At most one has the turn, and
- * then the timer runs. */
+ * 1. At most one member has the turn, and then the timer runs.
+ * 2. The queue is in memory alone: after a restart it forms anew. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -19,16 +19,16 @@
 enum { LOSSES = 2, LOSERS_MAX = 64, PENALTY_TURNS = 20 };
 
 struct convo_loser {
-    struct convo_loser *next; /* those in line by their place; the others anywhere */
+    struct convo_loser *next; /* queued members in order; the others anywhere */
     uint32_t losses;
-    bool is_in_line;
+    bool is_queued;
     uint64_t no_turn_until_ns;
     size_t did_size;
     char did[];
 };
 
 static struct metric metrics[] = {
-    { "troupe_delivery_turns_total", NULL, "Turns given to who lost two commits in a row.",
+    { "troupe_delivery_turns_total", NULL, "Turns given to members that lost two commits in a row.",
         METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_delivery_turns_unused_total", NULL, "Turns that passed without a commit.",
         METRIC_COUNTER, 0, NULL, NULL },
@@ -54,7 +54,7 @@ static struct convo_loser **link_of(struct convo *convo, struct span did)
     return link;
 }
 
-static struct convo_loser *take(struct convo *convo, struct convo_loser **link)
+static struct convo_loser *loser_take(struct convo *convo, struct convo_loser **link)
 {
     struct convo_loser *loser = *link;
 
@@ -63,7 +63,7 @@ static struct convo_loser *take(struct convo *convo, struct convo_loser **link)
     return loser;
 }
 
-static void put_last(struct convo *convo, struct convo_loser *loser)
+static void loser_append(struct convo *convo, struct convo_loser *loser)
 {
     struct convo_loser **link = &convo->losers;
 
@@ -74,42 +74,42 @@ static void put_last(struct convo *convo, struct convo_loser *loser)
     convo->loser_count++;
 }
 
-static struct convo_loser *make(struct convo *convo, struct span did)
+static struct convo_loser *loser_create(struct convo *convo, struct span did)
 {
     struct convo_loser **link = &convo->losers;
     struct convo_loser *loser;
 
     if (convo->loser_count >= LOSERS_MAX) {
-        while (*link != NULL && (*link)->is_in_line)
+        while (*link != NULL && (*link)->is_queued)
             link = &(*link)->next;
         if (*link == NULL)
             return NULL;
-        base_free(take(convo, link));
+        base_free(loser_take(convo, link));
     }
     loser = base_calloc(sizeof *loser + did.size);
     if (loser == NULL)
         return NULL;
     memcpy(loser->did, did.at, did.size);
     loser->did_size = did.size;
-    put_last(convo, loser);
+    loser_append(convo, loser);
     return loser;
 }
 
-/* The turn of the first in line. Without a timer there would be no end to it: then there is none.
- */
-static void begin_turn(struct convo *convo, struct tr_context *ctx)
+/* Starts the turn of the first queued member. Without a timer it would not end: then it does not
+ * start. */
+static void turn_start(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_loser *first = convo->losers;
-    /* The timer comes once, and not before this: so this is read first. */
+    /* Read before the timer is set: the timer fires once, and not before this time. */
     uint64_t until_ns = tr_now_ns(ctx) + turn_ns(convo);
 
-    while (first != NULL && !first->is_in_line)
+    while (first != NULL && !first->is_queued)
         first = first->next;
     if (convo->turn != NULL || first == NULL ||
         tr_after(ctx, turn_ns(convo), CONVO_TAG_TURN, &convo->turn_timer) < 0)
         return;
     convo->turn = first;
-    tr_registry_keep(ctx); /* others wait for the timer, and nothing else shows that */
+    tr_registry_keep(ctx); /* acts wait for the timer, so the actor must not be passivated */
     convo->turn_until_ns = until_ns;
     metric_add(&metrics[TURNS], 1);
 }
@@ -138,16 +138,16 @@ void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct sp
     if (convo->delivery->turn_ms == 0)
         return;
     if (loser == NULL)
-        loser = make(convo, did);
+        loser = loser_create(convo, did);
     if (loser == NULL)
-        return; /* it is a courtesy */
+        return; /* out of memory: no turn */
     loser->losses++;
-    if (loser->losses < LOSSES || loser->is_in_line || tr_now_ns(ctx) < loser->no_turn_until_ns)
+    if (loser->losses < LOSSES || loser->is_queued || tr_now_ns(ctx) < loser->no_turn_until_ns)
         return;
-    loser = take(convo, link_of(convo, did));
-    loser->is_in_line = true;
-    put_last(convo, loser);
-    begin_turn(convo, ctx);
+    loser = loser_take(convo, link_of(convo, did));
+    loser->is_queued = true;
+    loser_append(convo, loser);
+    turn_start(convo, ctx);
 }
 
 void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct span did)
@@ -162,8 +162,8 @@ void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct spa
         tr_registry_release(ctx);
         convo->turn = NULL;
     }
-    base_free(take(convo, link));
-    begin_turn(convo, ctx);
+    base_free(loser_take(convo, link));
+    turn_start(convo, ctx);
 }
 
 bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
@@ -172,20 +172,20 @@ bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
     uint64_t now_ns = tr_now_ns(ctx);
 
     if (loser == NULL || now_ns < convo->turn_until_ns)
-        return false; /* of a turn that ended well meanwhile */
+        return false; /* the timer of a turn that was used */
     metric_add(&metrics[UNUSED], 1);
     tr_registry_release(ctx);
     convo->turn = NULL;
-    loser->is_in_line = false;
+    loser->is_queued = false;
     loser->losses = 0;
     loser->no_turn_until_ns = now_ns + turn_ns(convo) * PENALTY_TURNS;
-    begin_turn(convo, ctx);
+    turn_start(convo, ctx);
     return true;
 }
 
 void commit_fairness_end(struct convo *convo)
 {
     while (convo->losers != NULL)
-        base_free(take(convo, &convo->losers));
+        base_free(loser_take(convo, &convo->losers));
     convo->turn = NULL;
 }

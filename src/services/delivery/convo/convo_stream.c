@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_stream.c: who listens to a conversation.
+/* convo_stream.c: the subscribers of a conversation.
  *
- * A subscriber has heard everything up to `seq` and nothing after it. It is either catching up (a
- * page of the log is being read for it; what happens meanwhile is in the log when the next page is
- * read) or live (its seq is the conversation's, or what its client has seen in the database before
- * the conversation was told that it is stored). So there is no gap and nothing twice, whatever the
- * order of events. What it may hear is bounded by its membership, as in getMessages.
+ * A subscriber has heard every row up to `seq` and none after it. It is in one of three states:
  *
- * A cursor that is ahead of what this actor knows may be good: of a unit that is about to come
- * back, of an actor before this one, of the other way to serve (direct.h). So a page is read for it
- * too: whoever has a number has it from what was stored before it asked, and that page sees all of
- * that. If the log ends before the cursor even so, it is of a database that is no more. */
+ *   catching up   a page of the log is being read for it. Rows stored meanwhile are on a later page.
+ *   live          its seq is the conversation's, or a row that its client read in the database
+ *                 before this actor knew the row to be stored.
+ *   gone          its stream has ended; the next walk frees it.
+ *
+ * So no row is missed and none comes twice, whatever the order of events. A subscriber hears what
+ * getMessages would show it as a member.
+ *
+ * A cursor ahead of this actor may be valid: it may be of a unit that is about to come back, of an
+ * earlier actor, or of the direct path (direct.h). So a page is read for it too. The client got its
+ * number from a stored row, and the page sees all rows stored before the request. If the log still
+ * ends before the cursor, the cursor is of another database. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -19,19 +23,18 @@
 #include "services/delivery/delivery_metrics.h"
 #include "support/metric.h"
 
-enum { READERS_MAX = 100 }; /* members of a conversation in which it is told who has read what */
+enum { READERS_MAX = 100 }; /* larger conversations tell no read cursors */
 
 struct convo_subscriber {
     struct convo_subscriber *next;
     http_stream stream;
     uint64_t stream_number;
+    enum { SUBSCRIBER_LIVE, SUBSCRIBER_CATCHING_UP, SUBSCRIBER_GONE } state;
     bool is_websocket;
-    bool is_catching_up;
-    bool is_gone; /* freed at the next walk */
-    bool was_out; /* when its page was asked for: the commit that removed it is in the log */
+    bool was_out; /* when its page was requested: the commit that removed it is in the log */
     uint32_t number;
     uint64_t seq;
-    uint64_t heard_to; /* the log was read at least as far as this */
+    uint64_t heard_to; /* the log was read at least up to this seq */
     size_t did_size;
     char did[];
 };
@@ -64,7 +67,7 @@ static void forget_gone(struct convo *convo, struct tr_context *ctx)
     while (*link != NULL) {
         struct convo_subscriber *subscriber = *link;
 
-        if (!subscriber->is_gone) {
+        if (subscriber->state != SUBSCRIBER_GONE) {
             link = &subscriber->next;
             continue;
         }
@@ -80,10 +83,10 @@ static void forget_gone(struct convo *convo, struct tr_context *ctx)
 
 static void send_frame(struct convo_subscriber *subscriber, struct http_frame *frame)
 {
-    if (subscriber->is_gone)
+    if (subscriber->state == SUBSCRIBER_GONE)
         return;
     if (frame == NULL || http_stream_send(subscriber->stream, http_frame_ref(frame)) < 0)
-        subscriber->is_gone = true; /* it comes back with the seq it has */
+        subscriber->state = SUBSCRIBER_GONE; /* its client resumes at its seq */
     else
         metric_add(&metrics[EVENTS], 1);
 }
@@ -104,14 +107,14 @@ static void end_subscriber(
         delivery_info_frame(
             convo_span(convo), ending.info, subscriber->seq, subscriber->is_websocket),
         ending.code);
-    subscriber->is_gone = true;
+    subscriber->state = SUBSCRIBER_GONE;
 }
 
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->stream_number == stream_number)
-            at->is_gone = true;
+            at->state = SUBSCRIBER_GONE;
     for (struct convo_op *op = convo->waiting.first; op != NULL; op = op->next)
         if (op->act->type == &subscribe_act_type &&
             act_subscribe(op->act)->stream_number == stream_number)
@@ -122,7 +125,7 @@ void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t str
 static void end_all(struct convo *convo, struct tr_context *ctx, struct ending ending)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (!at->is_gone)
+        if (at->state != SUBSCRIBER_GONE)
             end_subscriber(convo, at, ending);
     forget_gone(convo, ctx);
 }
@@ -151,14 +154,15 @@ static void read_page(
     if (unit != NULL)
         rc = sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP + subscriber->number });
-    subscriber->is_catching_up = rc == 0;
+    if (rc == 0)
+        subscriber->state = SUBSCRIBER_CATCHING_UP;
     if (rc < 0) {
         sql_unit_destroy(unit);
         end_subscriber(convo, subscriber, busy);
     }
 }
 
-/* What it missed is no longer kept: it hears so, and from where on there is something. */
+/* Tells a subscriber that rows it missed are no longer kept, and where the log begins. */
 static void tell_compacted(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
@@ -180,7 +184,7 @@ static void tell_compacted(
     subscriber->seq = kept_from - 1;
 }
 
-/* A removed member does not hear how far the others are. */
+/* Is the cursor past the end of the log? A removed member does not learn where the log ends. */
 static bool is_ahead(const struct convo *convo, const struct convo_subscriber *subscriber,
     const struct sql_unit *unit)
 {
@@ -194,12 +198,12 @@ static void end_ahead(
     http_stream_end(subscriber->stream,
         delivery_ahead_frame(convo_span(convo),
             (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ), subscriber->is_websocket),
-        1008); /* it need not come back with this cursor */
-    subscriber->is_gone = true;
+        1008); /* the client must not resume at this cursor */
+    subscriber->state = SUBSCRIBER_GONE;
 }
 
-/* If the log is ahead of what is known here, the commit that removed it may be taken back: it is
- * looked at again when all was read. */
+/* Ends the stream of a removed member. If the log is ahead of this actor, the commit that removed
+ * the member may be revoked: the stream is looked at again after a reload. */
 static void end_removed(
     struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
@@ -214,18 +218,19 @@ static void send_page(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
     tell_compacted(convo, subscriber, unit);
-    for (uint32_t i = 0; i < sql_unit_rows(unit, PAGE_LOG) && !subscriber->is_gone; i++) {
+    for (uint32_t i = 0; i < sql_unit_rows(unit, PAGE_LOG) && subscriber->state != SUBSCRIBER_GONE;
+         i++) {
         struct delivery_event event = log_page_event(convo, unit, i);
         struct http_frame *frame;
 
-        if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* nothing for anybody */
+        if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* for nobody */
             subscriber->seq = event.seq;
             continue;
         }
         frame = delivery_event_frame(&event, subscriber->is_websocket);
         send_frame(subscriber, frame);
         http_frame_unref(frame);
-        if (!subscriber->is_gone)
+        if (subscriber->state != SUBSCRIBER_GONE)
             subscriber->seq = event.seq;
     }
 }
@@ -236,11 +241,12 @@ void convo_stream_caught_up(
     struct convo_subscriber *subscriber = convo->subscribers;
     bool is_empty, is_last;
 
-    while (subscriber != NULL && (!subscriber->is_catching_up || subscriber->number != number))
+    while (subscriber != NULL &&
+           (subscriber->state != SUBSCRIBER_CATCHING_UP || subscriber->number != number))
         subscriber = subscriber->next;
     if (subscriber == NULL)
         return;
-    subscriber->is_catching_up = false;
+    subscriber->state = SUBSCRIBER_LIVE;
     if (sql_unit_status(unit) != 0) {
         end_subscriber(convo, subscriber, busy);
         forget_gone(convo, ctx);
@@ -253,16 +259,16 @@ void convo_stream_caught_up(
     }
     send_page(convo, subscriber, unit);
     is_empty = sql_unit_rows(unit, PAGE_LOG) == 0;
-    /* A page may be short because its rows are large: it goes on until there is nothing. */
+    /* A page may be short because its rows are large: read until a page is empty. */
     is_last = is_empty || subscriber->seq >= subscriber->heard_to;
     if (is_out(convo, subscriber)) {
-        /* It hears the commit that removed it, which this page may be too old for. */
+        /* The subscriber hears the commit that removed it; this page may be older than that. */
         if (is_empty && subscriber->was_out)
             end_removed(convo, subscriber, unit);
-        else if (!subscriber->is_gone)
+        else if (subscriber->state != SUBSCRIBER_GONE)
             read_page(convo, ctx, subscriber);
     } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
-        read_page(convo, ctx, subscriber); /* the last page may be older than what was stored */
+        read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
     }
     forget_gone(convo, ctx);
 }
@@ -270,7 +276,7 @@ void convo_stream_caught_up(
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (!at->is_catching_up && !at->is_gone &&
+        if (at->state == SUBSCRIBER_LIVE &&
             (is_out(convo, at) ||
                 (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq)))
             read_page(convo, ctx, at);
@@ -345,16 +351,17 @@ void convo_stream_tell(
         return;
     delivery_metrics_add(DELIVERY_METRIC_FANOUTS, 1);
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
-        if (at->is_gone || (at->is_catching_up && event->kind < DELIVERY_FORK))
+        if (at->state == SUBSCRIBER_GONE ||
+            (at->state == SUBSCRIBER_CATCHING_UP && event->kind < DELIVERY_FORK))
             continue;
-        /* Its page was read when this was stored and we did not know it yet. */
+        /* Its page had this row before the actor knew the row to be stored. */
         if (event->seq > 0 && event->seq <= at->seq)
             continue;
-        /* Something between was stored and not told here (its COMMIT was in doubt, or another
-         * process made it): the log has both. */
+        /* A row between was stored and not told here: its COMMIT was in doubt, or another process
+         * stored it. The log has both rows. */
         if (event->seq > at->seq + 1 && event->seq > at->heard_to + 1) {
             read_page(convo, ctx, at);
-            at->heard_to = event->seq - 1; /* `committed` may be behind it */
+            at->heard_to = event->seq - 1; /* `committed` may be lower */
             continue;
         }
         send_frame(at, frame_for(&frames, event, at->is_websocket));
@@ -369,7 +376,8 @@ static bool is_first_of(const struct convo *convo, const struct convo_subscriber
 {
     const struct convo_subscriber *at = convo->subscribers;
 
-    while (at != subscriber && (at->is_gone || !span_equal(did_of(at), did_of(subscriber))))
+    while (at != subscriber && (at->state == SUBSCRIBER_GONE ||
+                                  !span_equal(did_of(at), did_of(subscriber))))
         at = at->next;
     return at == subscriber;
 }
@@ -380,18 +388,18 @@ uint32_t convo_stream_count_others(const struct convo *convo, struct span did)
 
     for (const struct convo_subscriber *at = convo->subscribers;
          at != NULL && count < CONVO_OTHERS_MAX; at = at->next)
-        count += !at->is_gone && !span_equal(did_of(at), did) && is_first_of(convo, at);
+        count += at->state != SUBSCRIBER_GONE && !span_equal(did_of(at), did) && is_first_of(convo, at);
     return count;
 }
 
-/* A byte for each of the roster; NULL: nobody listens, or there is no memory. */
+/* A byte for each member: has it an open stream? NULL: none has, or there is no memory. */
 static char *mark_listeners(const struct convo *convo)
 {
     char *marks = convo->subscribers == NULL ? NULL : base_calloc(convo->roster.count + 1);
 
     for (const struct convo_subscriber *at = convo->subscribers; marks != NULL && at != NULL;
          at = at->next) {
-        const struct member *member = at->is_gone ? NULL : roster_find(&convo->roster, did_of(at));
+        const struct member *member = at->state == SUBSCRIBER_GONE ? NULL : roster_find(&convo->roster, did_of(at));
 
         if (member != NULL)
             marks[member - convo->roster.members] = 1;
@@ -437,7 +445,7 @@ void convo_stream_tell_role(
             .is_moderator = member->is_moderator });
 }
 
-/* Everybody reads what everybody says: of many that would be too much to tell. */
+/* The number of such events grows with the square of the members. */
 void convo_stream_tell_read(
     struct convo *convo, struct tr_context *ctx, struct span did, uint64_t read_seq)
 {
@@ -506,7 +514,7 @@ void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx)
             .convo = convo_span(convo), .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
 }
 
-/* Of one member, between what was known and what is stored. */
+/* Tells the difference between a member before and after a reload. */
 static void tell_difference(struct convo *convo, struct tr_context *ctx, const struct member *old,
     const struct member *member)
 {
@@ -548,7 +556,7 @@ void convo_stream_changed(
 void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count)
 {
     for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
-        if (!at->is_catching_up && !at->is_gone && is_listed(dids, count, did_of(at)))
+        if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, did_of(at)))
             end_subscriber(convo, at, removed);
 }
 

@@ -63,7 +63,7 @@ static int parse_key(const char *text, size_t size, struct crypto_key **ret_key)
     return rc;
 }
 
-/* TR_ENOENT: there is none. */
+/* TR_ENOENT: there is no such file. */
 static int read_key(const char *path, char *why, size_t why_size, struct crypto_key **ret_key)
 {
     char text[FILE_BYTES + 1];
@@ -78,14 +78,14 @@ static int read_key(const char *path, char *why, size_t why_size, struct crypto_
         (void)snprintf(why, why_size, "%s: %s", path, strerror(errno));
     } else if (!S_ISREG(info.st_mode) || (info.st_mode & 077) != 0) {
         (void)snprintf(
-            why, why_size, "%s must be a file that only its owner may read: chmod 600", path);
+            why, why_size, "%s must be a file that only its owner may read; run chmod 600.", path);
         rc = TR_EACCES;
     } else {
         size = read(fd, text, sizeof text);
         rc = size < 0 ? TR_EIO : parse_key(text, (size_t)size, ret_key);
         if (rc < 0)
             (void)snprintf(why, why_size,
-                "%s holds no key: restore it, or move it away to begin with a new one", path);
+                "%s holds no key; restore it, or move it away to start with a new one.", path);
         crypto_wipe(text, sizeof text);
     }
     if (fd >= 0)
@@ -93,7 +93,7 @@ static int read_key(const char *path, char *why, size_t why_size, struct crypto_
     return rc;
 }
 
-static int write_all(int fd, const char *text, size_t size)
+static int write_text(int fd, const char *text, size_t size)
 {
     return fd >= 0 && write(fd, text, size) == (ssize_t)size && fsync(fd) == 0 ? 0 : TR_EIO;
 }
@@ -108,7 +108,7 @@ static int sync_directory(const char *directory)
     return rc;
 }
 
-/* Whole or not at all: written beside it, then given its name. */
+/* Writes a temporary file and renames it, so that the key is there whole or not at all. */
 static int write_key(const char *directory, const char *path, const struct crypto_key *key)
 {
     char temporary[PATH_MAX + 8], text[FILE_BYTES + 1];
@@ -122,7 +122,7 @@ static int write_key(const char *directory, const char *path, const struct crypt
     (void)snprintf(temporary, sizeof temporary, "%s.new", path);
     (void)unlink(temporary);
     fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    rc = write_all(fd, text, FILE_BYTES);
+    rc = write_text(fd, text, FILE_BYTES);
     if (fd >= 0)
         close(fd);
     crypto_wipe(seed, sizeof seed);
@@ -149,7 +149,7 @@ int receipt_key_open(const char *directory, char *why, size_t why_size, struct c
         return rc;
     rc = write_key(directory, path, *ret_key);
     if (rc < 0) {
-        (void)snprintf(why, why_size, "%s cannot be written: %s", path, strerror(errno));
+        (void)snprintf(why, why_size, "%s cannot be written: %s.", path, strerror(errno));
         crypto_key_unref(ret_key);
     }
     return rc;

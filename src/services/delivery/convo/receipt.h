@@ -10,10 +10,10 @@
  *   "troupe-receipt-v1" | size of the conversation's id (2 bytes, big-endian) | id | seq (8)
  *   | receipt (32)
  *
- * Who keeps a signed receipt can prove it if the server ever shows another history. To verify an
- * answer of getReceipts: check the signature with `publicKey`; begin with `previous`, compute every
- * receipt from the one before it, compare; compare the last with the signed one if it has the same
- * seq. A commit one has the bytes of is checked by its SHA-256. */
+ * A client that keeps a signed receipt can prove that the server showed another history later. To
+ * verify an answer of getReceipts: check the signature with `publicKey`; begin with `previous`,
+ * compute each receipt from the one before it and compare; compare the last with the signed one if
+ * it has the same seq. Compare the SHA-256 of each commit whose bytes you have. */
 #ifndef SERVICES_DELIVERY_CONVO_RECEIPT_H
 #define SERVICES_DELIVERY_CONVO_RECEIPT_H
 
@@ -25,12 +25,12 @@ struct receipt_row {
     uint64_t base_epoch;
     const void *sha256; /* 32 bytes */
 };
-/* chain becomes the next receipt. */
+/* Replaces `chain` by the next receipt. */
 void receipt_extend(unsigned char chain[32], const struct receipt_row *row);
-/* What is signed, appended. */
+/* Appends the bytes that the server signs. */
 void receipt_statement(struct buffer *out, struct span convo, uint64_t seq, const void *receipt);
-/* The server's key: read from DIR/receipts.key, or made and written there with mode 0600. NULL as
- * directory: one for this process alone. `why` gets a sentence. */
+/* Reads the server's key from DIRECTORY/receipts.key, or creates it there with mode 0600. Without a
+ * directory the key is of this process alone. On failure `why` gets a sentence. */
 int receipt_key_open(
     const char *directory, char *why, size_t why_size, struct crypto_key **ret_key);
 

@@ -7,7 +7,7 @@
 #include "base/assert.h"
 #include "base/siphash.h"
 
-enum { FEW = 8 }; /* without a table */
+enum { FEW = 8 }; /* members without a hash table */
 
 void roster_free(struct roster *roster)
 {

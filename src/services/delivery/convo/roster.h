@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* roster.h: the members of one conversation, as stored (is_in) and as they will be when what is on
- * its way to the database has arrived (will_be_in). Answers come from the first, plans from the
- * second. */
+/* roster.h: the members of one conversation: as stored (is_in), and as they will be when the units
+ * in flight are stored (will_be_in). Answers use the first, plans the second. */
 #ifndef SERVICES_DELIVERY_CONVO_ROSTER_H
 #define SERVICES_DELIVERY_CONVO_ROSTER_H
 
@@ -17,12 +16,12 @@ struct member {
     bool is_moderator;
     bool is_in;
     bool will_be_in;
-    bool was_removed;  /* by somebody else; of who is not in */
+    bool was_removed;  /* by another member; of a former member */
     bool has_reported; /* the commit that made the current epoch */
     uint64_t join_seq;
     int64_t joined_ms;
     uint64_t read_seq;
-    int64_t left_ms; /* of who is not in; 0 if the commit it came by was taken back */
+    int64_t left_ms; /* of a former member; 0 if the commit that added it was revoked */
     int64_t quarantined_until_ms;
 };
 
@@ -32,7 +31,7 @@ static inline bool member_stays(const struct member *member)
     return member != NULL && member->is_in && member->will_be_in;
 }
 
-/* By itself, and not removed. */
+/* Did the member leave by itself? */
 static inline bool member_has_left(const struct member *member)
 {
     return !member->is_in && !member->was_removed && member->left_ms > 0;
@@ -49,15 +48,16 @@ struct roster {
     uint32_t will_count;
 };
 
-void roster_free(struct roster *roster); /* leaves it empty and usable */
-/* So many will come: an empty roster takes no more memory than they need. */
+/* Frees the members; the roster is empty and usable. */
+void roster_free(struct roster *roster);
+/* Announces the number of members to an empty roster, which then allocates no more than that. */
 void roster_expect(struct roster *roster, uint32_t count);
-/* NULL if nobody of that name was ever added to it. */
+/* Finds a member, current or former. NULL: there is none. */
 struct member *roster_find(const struct roster *roster, struct span did);
-/* The entry of that name, made if need be. NULL when out of memory. Pointers to members are good
- * until the next call. */
+/* Finds or creates an entry. NULL when out of memory. Pointers to members are valid until the next
+ * call. */
 struct member *roster_get(struct roster *roster, struct span did);
-/* Change one of the two states and the count that goes with it. */
+/* Changes one of the two states and its count. */
 void roster_plan(struct roster *roster, struct member *member, bool will_be_in);
 void roster_apply(struct roster *roster, struct member *member, bool is_in);
 

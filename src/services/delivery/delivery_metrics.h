@@ -26,7 +26,7 @@ enum delivery_metric {
     DELIVERY_METRIC_DROPS,    /* a request was not handled, for any reason */
     DELIVERY_METRIC_PACKAGES_LOW,
     DELIVERY_METRIC_TIDIED, /* rows that cleanup.c deleted */
-    DELIVERY_METRIC_POLLS, /* getMessages answered from memory */
+    DELIVERY_METRIC_POLLS,  /* getMessages answered from memory */
     DELIVERY_METRICS,
 };
 

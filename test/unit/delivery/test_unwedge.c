@@ -473,7 +473,7 @@ TEST(reset, takes_no_id_that_an_earlier_group_had_in_another_form)
     act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "6731");
     act(site, &cast.ada, "resetGroup", 200, "\"seq\":3", body, "jk");
     act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "6a6b");
-    act(site, &cast.ada, "resetGroup", 400, "newGroupId must have hex digits", body, "6A6B");
+    act(site, &cast.ada, "resetGroup", 400, "newGroupId must have its hex digits", body, "6A6B");
     act(site, &cast.ada, "resetGroup", 200, "\"seq\":4", body, "6c6d");
     act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "lm");
     act(site, &cast.ada, "resetGroup", 200, "\"seq\":5", body, "G5");

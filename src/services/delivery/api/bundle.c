@@ -44,7 +44,8 @@ static const char *add_part(
     else if (is_framed)
         place = message->content == MLS_COMMIT ? &commit->content.bytes : &commit->app_bytes;
     else
-        return "it may hold a commit, its proposals, at most 16 Welcomes, a GroupInfo and a message";
+        return "it may hold a commit, its proposals, at most 16 Welcomes, a GroupInfo and a "
+               "message";
     if (place != NULL && place->size > 0)
         return "it may hold one commit, one GroupInfo and one message";
     if (place != NULL)
@@ -112,7 +113,9 @@ static const char *read_part(
                                           : "An item of proposals is not a proposal.";
     if (!span_equal(part.group_id, commit->content.mls.group_id))
         return "A message in the bundle belongs to another group than the commit.";
-    return part.epoch == epoch ? NULL : "A message in the bundle is of another epoch than the commit requires.";
+    return part.epoch == epoch
+               ? NULL
+               : "A message in the bundle is of another epoch than the commit requires.";
 }
 
 /* Proposals are of the epoch that the commit was made in, a message of the epoch it leads to. */

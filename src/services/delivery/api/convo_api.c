@@ -58,7 +58,7 @@ static bool is_own_leaf(const struct mls_leaf *leaf, struct span did)
 }
 
 /* Reads the commit's bytes. NULL, or what is wrong. */
-static const char *read_commit(struct commit_act *commit)
+static const char *commit_read_bytes(struct commit_act *commit)
 {
     struct mls_message *mls = &commit->content.mls;
     bool is_external;
@@ -94,10 +94,10 @@ static void send_act(struct http_request *request, struct act *act)
 }
 
 /* Checks a commit and its bundle. NULL, or the label of what is wrong; *ret_why is the sentence. */
-static const char *check_commit(
+static const char *commit_check_body(
     struct commit_act *commit, enum delivery_mode mode, const char **ret_why)
 {
-    *ret_why = read_commit(commit);
+    *ret_why = commit_read_bytes(commit);
     if (*ret_why != NULL)
         return "InvalidCommit";
     *ret_why = bundle_check(commit);
@@ -131,7 +131,7 @@ static const char *check_members(struct act *act, enum delivery_mode mode, const
 }
 
 /* The common end of all calls: read, check against the database and on the pool, send. */
-static void submit(struct http_request *request, struct api_body *body)
+static void convo_submit(struct http_request *request, struct api_body *body)
 {
     enum delivery_mode mode = ((struct delivery *)http_service(request))->mode;
     struct act *act = body->act;
@@ -139,7 +139,7 @@ static void submit(struct http_request *request, struct api_body *body)
     const char *label = body->expect.failed ? "InvalidRequest" : NULL;
 
     if (label == NULL && act_has(act, ACT_COMMITS))
-        label = check_commit(act_commit(act), mode, &why);
+        label = commit_check_body(act_commit(act), mode, &why);
     if (label == NULL)
         label = check_members(act, mode, &why);
     if (label != NULL) {
@@ -200,7 +200,7 @@ static bool begin_commit(struct http_request *request, const char *commit_name,
     return true;
 }
 
-static void read_welcome(struct api_body *body)
+static void read_one_welcome(struct api_body *body)
 {
     bundle_add_welcome(body, api_may_bytes(body, "welcomeMessage", WELCOME_SIZE_MAX));
     recipients_read_hashes(body);
@@ -213,10 +213,10 @@ void api_add_members(struct http_request *request)
     if (!begin_commit(request, "commit", COMMIT_CHANGE, &body))
         return;
     read_adds(&body, "didList", ACT_MEMBERS_MAX);
-    read_welcome(&body);
+    read_one_welcome(&body);
     if (body.act->members->add_count == 0)
         json_expect_fail(&body.expect, "didList", "must name at least one account");
-    submit(request, &body);
+    convo_submit(request, &body);
 }
 
 void api_remove_member(struct http_request *request)
@@ -232,7 +232,7 @@ void api_remove_member(struct http_request *request)
             "targetDid is your own account; call leaveConvo to leave.");
         return;
     }
-    submit(request, &body);
+    convo_submit(request, &body);
 }
 
 void api_leave_convo(struct http_request *request)
@@ -247,7 +247,7 @@ void api_leave_convo(struct http_request *request)
         json_expect_fail(
             &body.expect, "targetDid", "must be your own account; removeMember removes others");
     remove_one(body.act, body.act->claims->issuer);
-    submit(request, &body);
+    convo_submit(request, &body);
 }
 
 void api_process_external_commit(struct http_request *request)
@@ -266,7 +266,7 @@ void api_process_external_commit(struct http_request *request)
         members->adds[members->add_count++].did = body.act->claims->issuer;
     if (body.act->content->bytes.size == 0)
         json_expect_fail(&body.expect, "externalCommit", "is missing");
-    submit(request, &body);
+    convo_submit(request, &body);
 }
 
 /* Accounts that the commit removes. */
@@ -304,7 +304,7 @@ void api_submit_commit(struct http_request *request)
     if (body.raw_name == NULL)
         bundle_read_json(&body);
     read_removes(&body);
-    submit(request, &body);
+    convo_submit(request, &body);
 }
 
 void api_create_convo(struct http_request *request)
@@ -326,7 +326,7 @@ void api_create_convo(struct http_request *request)
         creation->description = json_may_string(&metadata, "description", 0, 512);
     }
     read_adds(&body, "initialMembers", ACT_MEMBERS_MAX);
-    read_welcome(&body);
+    read_one_welcome(&body);
     api_set_op(&body, "op", json_may_string(&body.expect, "idempotencyKey", 1, 128));
     if (!body.expect.failed && mls_suite_named(creation->suite) == NULL) {
         api_refuse(request, &body, 400, "InvalidCipherSuite",
@@ -336,7 +336,7 @@ void api_create_convo(struct http_request *request)
     for (uint32_t i = 0; i < creation->members.add_count; i++)
         if (span_equal(creation->members.adds[i].did, body.act->claims->issuer))
             json_expect_fail(&body.expect, "initialMembers", "must not name the creator");
-    submit(request, &body);
+    convo_submit(request, &body);
 }
 
 void api_get_convo(struct http_request *request)

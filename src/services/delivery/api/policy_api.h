@@ -15,7 +15,7 @@ enum policy_field {
     POLICY_MEMBERS_MAX,     /* 0: as many as the service allows */
     POLICY_APP_WINDOW,      /* epochs a message may lag; -1: as many as the service allows */
     POLICY_KEEP_ADMIN,      /* the last admin cannot leave */
-    POLICY_OPT_IN,          /* added accounts must have opted in, or accepted a chat request of the caller */
+    POLICY_OPT_IN, /* added accounts must have opted in, or accepted a chat request of the caller */
     POLICY_FIELDS,
 };
 

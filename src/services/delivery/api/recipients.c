@@ -154,7 +154,7 @@ const char *recipients_read(struct act_members *members)
 
 /* ---- the owners ------------------------------------------------------------------------- */
 
-static bool is_added(const struct act_add *adds, uint32_t count, struct span did)
+static bool has_account(const struct act_add *adds, uint32_t count, struct span did)
 {
     for (uint32_t i = 0; i < count; i++)
         if (span_equal(adds[i].did, did))
@@ -180,10 +180,10 @@ bool recipients_are_named(const struct act_members *members)
     if (members->named == NULL)
         return true;
     for (uint32_t i = 0; i < members->add_count; i++)
-        if (!is_added(members->named, members->named_count, members->adds[i].did))
+        if (!has_account(members->named, members->named_count, members->adds[i].did))
             return false;
     for (uint32_t i = 0; i < members->named_count; i++)
-        if (!is_added(members->adds, members->add_count, members->named[i].did))
+        if (!has_account(members->adds, members->add_count, members->named[i].did))
             return false;
     return true;
 }

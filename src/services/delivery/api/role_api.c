@@ -120,7 +120,8 @@ struct sql_unit *role_back(
     else if (at == &check->is_member)
         role_refuse(request, 403, "NotMember", "You are not a member of this conversation.");
     else if (at == &check->is_enough)
-        role_refuse(request, 403, "NotAdmin", "Only admins and moderators of this conversation may do this.");
+        role_refuse(request, 403, "NotAdmin",
+            "Only admins and moderators of this conversation may do this.");
     else
         return unit;
     return NULL;

@@ -205,7 +205,7 @@ static int ask_member(struct http_request *request, struct act *act)
 }
 
 /* Sets the claims of the token or of the ticket. False: the request was answered. */
-static bool identify(struct http_request *request, struct act *act)
+static bool read_claims(struct http_request *request, struct act *act)
 {
     struct span ticket;
 
@@ -220,7 +220,8 @@ static bool identify(struct http_request *request, struct act *act)
             act->claims = open_ticket(http_service(request), ticket, act->convo);
         if (act->claims == NULL) {
             http_respond_error(request, 401, "TicketRefused",
-                "The ticket is missing, expired or for another conversation; send a token, or get a new ticket.");
+                "The ticket is missing, expired or for another conversation; send a token, or get "
+                "a new ticket.");
             return false;
         }
     }
@@ -231,7 +232,7 @@ static bool identify(struct http_request *request, struct act *act)
 
 /* Reads the parameter cursor, or the header of an EventSource that resumes. Neither: new rows
  * only. False: the request was answered. */
-static bool read_cursor(struct http_request *request, uint64_t *ret_seq)
+static bool read_stream_cursor(struct http_request *request, uint64_t *ret_seq)
 {
     struct span text = http_header(request, "Last-Event-ID");
     int found = text.at == NULL ? api_query_query(request, "cursor", &text) : 1;
@@ -253,7 +254,7 @@ void api_subscribe_convo_events(struct http_request *request)
     if (!api_begin_query_of(request, &member_act_type, NULL, &body))
         return;
     act = body.act;
-    if (!identify(request, act) || !read_cursor(request, &act_subscribe(act)->seq)) {
+    if (!read_claims(request, act) || !read_stream_cursor(request, &act_subscribe(act)->seq)) {
         act_unref(act);
         return;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unread_api.c: read cursors and unread counts. Messages of others behind an account's cursor are
- * unread. A conversation that the account marked counts one while there are none. Marking twice is
+ * unread. A conversation that the account unread_marked counts one while there are none. Marking twice is
  * fine; a cursor at the newest message clears the mark. */
 #include "services/delivery/api/api_query.h"
 #include "services/delivery/api/calls.h"
@@ -47,7 +47,7 @@ static void one_counted(struct http_request *request, const struct tr_event *eve
 }
 
 /* The mark is stored; the database counts the unread messages. */
-static void marked(struct http_request *request, const struct tr_event *event)
+static void unread_marked(struct http_request *request, const struct tr_event *event)
 {
     const struct act *act = api_act(request, event);
     struct sql_unit *unit;
@@ -69,7 +69,7 @@ void api_mark_unread(struct http_request *request)
     struct api_body body;
 
     if (api_begin_convo(request, &mark_unread_act_type, &body))
-        api_send(request, &body, marked);
+        api_send(request, &body, unread_marked);
 }
 
 /* ---- count ---------------------------------------------------------------------------------- */

@@ -35,7 +35,7 @@ static struct metric metrics[] = {
 };
 enum { TURNS, UNUSED };
 
-static struct span did_of(const struct convo_loser *loser)
+static struct span loser_did(const struct convo_loser *loser)
 {
     return (struct span){ loser->did, loser->did_size };
 }
@@ -45,11 +45,11 @@ static uint64_t turn_ns(const struct convo *convo)
     return (uint64_t)convo->delivery->turn_ms * 1000000;
 }
 
-static struct convo_loser **link_of(struct convo *convo, struct span did)
+static struct convo_loser **loser_link(struct convo *convo, struct span did)
 {
     struct convo_loser **link = &convo->losers;
 
-    while (*link != NULL && !span_equal(did_of(*link), did))
+    while (*link != NULL && !span_equal(loser_did(*link), did))
         link = &(*link)->next;
     return link;
 }
@@ -116,7 +116,7 @@ static void turn_start(struct convo *convo, struct tr_context *ctx)
 
 bool commit_fairness_is_anothers(const struct convo *convo, struct span did)
 {
-    return convo->turn != NULL && !span_equal(did_of(convo->turn), did);
+    return convo->turn != NULL && !span_equal(loser_did(convo->turn), did);
 }
 
 uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did)
@@ -131,7 +131,7 @@ uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did)
 
 void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct span did)
 {
-    struct convo_loser **link = link_of(convo, did);
+    struct convo_loser **link = loser_link(convo, did);
     struct convo_loser *loser = *link;
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
@@ -144,7 +144,7 @@ void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct sp
     loser->losses++;
     if (loser->losses < LOSSES || loser->is_queued || tr_now_ns(ctx) < loser->no_turn_until_ns)
         return;
-    loser = loser_take(convo, link_of(convo, did));
+    loser = loser_take(convo, loser_link(convo, did));
     loser->is_queued = true;
     loser_append(convo, loser);
     turn_start(convo, ctx);
@@ -152,7 +152,7 @@ void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct sp
 
 void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct span did)
 {
-    struct convo_loser **link = link_of(convo, did);
+    struct convo_loser **link = loser_link(convo, did);
     struct convo_loser *loser = *link;
 
     if (loser == NULL)

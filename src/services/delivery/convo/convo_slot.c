@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_sleep.c: a conversation that nobody asks right now.
+/* convo_slot.c: where an actor keeps its conversation. An idle one sleeps in one packed block.
  *
- *   asleep ──a job──▶ awake ──nothing is under way──▶ asleep
+ *   asleep ──an act──▶ awake ──nothing is under way──▶ asleep
  *
- * Asleep it is one block: a zero, flags, its id, and what is known of it, numbers in seven bits a
- * byte. Awake it is a struct convo, whose texts stay in the block it was. Nothing is read from the
- * database for either move, so a conversation that is used once in a while costs a microsecond
- * more, and a hundred thousand that are not cost little. With many members it stays awake: moving
- * them would take longer than they save. */
+ * Asleep it is a zero byte, flags, the id's size and the id, then its memory, with numbers of seven
+ * bits a byte. Awake it is a struct convo whose texts stay in the packed block. Neither move reads
+ * the database: a conversation that is used now and then costs a microsecond more, and a hundred
+ * thousand idle ones cost little. A conversation with many members stays awake: packing them would
+ * cost more than it saves. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@
 #include "services/delivery/delivery_metrics.h"
 #include "services/delivery/mls/mls_check.h"
 
-enum { MEMBERS_MAX = 16 };        /* a microsecond or two */
-enum { FLAGS_AT = 1, ID_AT = 3 }; /* before the id its size, a byte */
+enum { MEMBERS_MAX = 16 };        /* packed in a microsecond or two */
+enum { FLAGS_AT = 1, ID_AT = 3 }; /* the id's size is the byte before the id */
 enum { LOADED = 1, THERE = 2, NEWEST = 4, POLICY = 8 };
 enum {
     MEMBER_ADMIN = 1,
@@ -26,50 +26,50 @@ enum {
     MEMBER_IN = 4,
     MEMBER_REMOVED = 8,
     MEMBER_REPORTED = 16,
-    MEMBER_CREATOR = 32, /* its name is the creator's */
+    MEMBER_CREATOR = 32, /* its DID is the creator's */
 };
 
 _Static_assert(ACT_CONVO_SIZE_MAX < 256, "the size of an id is a byte");
 
 /* ---- numbers and bytes ---------------------------------------------------------------------- */
 
-/* Without memory it counts. */
+/* Without `bytes` it only counts. */
 struct packer {
     unsigned char *bytes;
     size_t size;
 };
 
-static void put_byte(struct packer *packer, unsigned byte)
+static void pack_byte(struct packer *packer, unsigned byte)
 {
     if (packer->bytes != NULL)
         packer->bytes[packer->size] = (unsigned char)byte;
     packer->size++;
 }
 
-static void put_number(struct packer *packer, uint64_t number)
+static void pack_number(struct packer *packer, uint64_t number)
 {
     for (; number >= 0x80; number >>= 7)
-        put_byte(packer, (unsigned)(number & 0x7f) | 0x80);
-    put_byte(packer, (unsigned)number);
+        pack_byte(packer, (unsigned)(number & 0x7f) | 0x80);
+    pack_byte(packer, (unsigned)number);
 }
 
-/* Small on both sides of zero. */
-static void put_signed(struct packer *packer, int64_t number)
+/* Numbers near zero are short, of either sign. */
+static void pack_signed(struct packer *packer, int64_t number)
 {
-    put_number(packer, (uint64_t)number << 1 ^ (number < 0 ? UINT64_MAX : 0));
+    pack_number(packer, (uint64_t)number << 1 ^ (number < 0 ? UINT64_MAX : 0));
 }
 
-static void put_bytes(struct packer *packer, const void *bytes, size_t size)
+static void pack_bytes(struct packer *packer, const void *bytes, size_t size)
 {
     if (packer->bytes != NULL && size > 0)
         memcpy(packer->bytes + packer->size, bytes, size);
     packer->size += size;
 }
 
-static void put_span(struct packer *packer, struct span span)
+static void pack_span(struct packer *packer, struct span span)
 {
-    put_number(packer, span.size);
-    put_bytes(packer, span.at, span.size);
+    pack_number(packer, span.size);
+    pack_bytes(packer, span.at, span.size);
 }
 
 static uint64_t take_number(const unsigned char **at)
@@ -122,76 +122,76 @@ static unsigned flags_of(const struct convo *convo)
     return flags;
 }
 
-static void put_member(
+static void pack_member(
     struct packer *packer, const struct convo *convo, const struct member *member)
 {
     bool is_creator = span_equal(member_did(member), convo->texts.creator);
 
-    put_byte(packer,
+    pack_byte(packer,
         (member->is_admin ? MEMBER_ADMIN : 0) | (member->is_moderator ? MEMBER_MODERATOR : 0) |
             (member->is_in ? MEMBER_IN : 0) | (member->was_removed ? MEMBER_REMOVED : 0) |
             (member->has_reported ? MEMBER_REPORTED : 0) | (is_creator ? MEMBER_CREATOR : 0));
     if (!is_creator)
-        put_span(packer, member_did(member));
-    put_number(packer, member->join_seq);
-    put_number(packer, member->read_seq);
-    put_signed(packer, member->joined_ms);
-    put_signed(packer, member->left_ms);
-    put_signed(packer, member->quarantined_until_ms);
+        pack_span(packer, member_did(member));
+    pack_number(packer, member->join_seq);
+    pack_number(packer, member->read_seq);
+    pack_signed(packer, member->joined_ms);
+    pack_signed(packer, member->left_ms);
+    pack_signed(packer, member->quarantined_until_ms);
 }
 
-static void put_point(struct packer *packer, const struct convo_point *point)
+static void pack_point(struct packer *packer, const struct convo_point *point)
 {
-    put_number(packer, point->epoch);
-    put_number(packer, point->seq);
-    put_number(packer, point->confirmed);
-    put_number(packer, (unsigned)point->kind);
-    put_bytes(packer, point->chain, sizeof point->chain);
+    pack_number(packer, point->epoch);
+    pack_number(packer, point->seq);
+    pack_number(packer, point->confirmed);
+    pack_number(packer, (unsigned)point->kind);
+    pack_bytes(packer, point->chain, sizeof point->chain);
 }
 
-static void put_texts(struct packer *packer, const struct convo_texts *texts)
+static void pack_texts(struct packer *packer, const struct convo_texts *texts)
 {
     const struct mls_suite *suite = mls_suite_named(texts->suite);
 
-    put_number(packer, suite == NULL ? 0 : suite->id);
+    pack_number(packer, suite == NULL ? 0 : suite->id);
     if (suite == NULL)
-        put_span(packer, texts->suite);
-    put_span(packer, texts->creator);
-    put_span(packer, texts->name);
-    put_span(packer, texts->description);
-    put_span(packer, texts->group_id);
-    put_span(packer, texts->group_name);
+        pack_span(packer, texts->suite);
+    pack_span(packer, texts->creator);
+    pack_span(packer, texts->name);
+    pack_span(packer, texts->description);
+    pack_span(packer, texts->group_id);
+    pack_span(packer, texts->group_name);
 }
 
-static void pack(struct packer *packer, const struct convo *convo)
+static void pack_convo(struct packer *packer, const struct convo *convo)
 {
     unsigned flags = flags_of(convo);
 
-    put_byte(packer, 0);
-    put_byte(packer, flags);
-    put_byte(packer, (unsigned)convo->texts.id.size);
-    put_bytes(packer, convo->texts.id.at, convo->texts.id.size);
+    pack_byte(packer, 0);
+    pack_byte(packer, flags);
+    pack_byte(packer, (unsigned)convo->texts.id.size);
+    pack_bytes(packer, convo->texts.id.at, convo->texts.id.size);
     if ((flags & THERE) == 0)
         return;
-    put_point(packer, &convo->committed);
-    put_number(packer, convo->roster.in_count); /* for who looks at it asleep */
-    put_number(packer, convo->kept.from);
-    put_number(packer, convo->kept.trims);
-    put_number(packer, convo->roster.count);
-    put_texts(packer, &convo->texts);
-    put_signed(packer, convo->created_ms);
-    put_signed(packer, convo->active_ms);
-    put_span(packer, (struct span){ convo->revoked.bytes, convo->revoked.size });
+    pack_point(packer, &convo->committed);
+    pack_number(packer, convo->roster.in_count); /* convo_slot_show() reads it without unpacking */
+    pack_number(packer, convo->kept.from);
+    pack_number(packer, convo->kept.trims);
+    pack_number(packer, convo->roster.count);
+    pack_texts(packer, &convo->texts);
+    pack_signed(packer, convo->created_ms);
+    pack_signed(packer, convo->active_ms);
+    pack_span(packer, (struct span){ convo->revoked.bytes, convo->revoked.size });
     for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
-        put_signed(packer, convo->policy.fields[i]);
+        pack_signed(packer, convo->policy.fields[i]);
     for (uint32_t i = 0; i < convo->roster.count; i++)
-        put_member(packer, convo, &convo->roster.members[i]);
+        pack_member(packer, convo, &convo->roster.members[i]);
     if ((flags & NEWEST) == 0)
         return;
-    put_number(packer, convo->newest.sender);
-    put_number(packer, convo->newest.seq);
-    put_number(packer, convo->newest.base_epoch);
-    put_bytes(packer, convo->newest.sha256, sizeof convo->newest.sha256);
+    pack_number(packer, convo->newest.sender);
+    pack_number(packer, convo->newest.seq);
+    pack_number(packer, convo->newest.base_epoch);
+    pack_bytes(packer, convo->newest.sha256, sizeof convo->newest.sha256);
 }
 
 /* ---- unpacking ------------------------------------------------------------------------------ */
@@ -245,7 +245,7 @@ static int take_member(const unsigned char **at, struct convo *convo)
     return 0;
 }
 
-static int unpack(struct convo *convo, const unsigned char *packed)
+static int unpack_convo(struct convo *convo, const unsigned char *packed)
 {
     const unsigned char *at = packed + ID_AT;
     unsigned flags = packed[FLAGS_AT];
@@ -288,7 +288,7 @@ static int unpack(struct convo *convo, const unsigned char *packed)
     return 0;
 }
 
-/* ---- a look at one that stays asleep -------------------------------------------------------- */
+/* ---- the view of a sleeping conversation -------------------------------------------------------- */
 
 static void skip_numbers(const unsigned char **at, int count)
 {
@@ -302,8 +302,9 @@ static void skip_spans(const unsigned char **at, int count)
         (void)take_span(at);
 }
 
-/* As put_member has it. */
-static bool is_in(const unsigned char *at, uint32_t count, struct span creator, struct span did)
+/* Walks the members in the order of pack_member(). */
+static bool is_packed_in(
+    const unsigned char *at, uint32_t count, struct span creator, struct span did)
 {
     for (; count > 0; count--) {
         unsigned flags = *at++;
@@ -330,7 +331,7 @@ bool convo_slot_view(const struct convo_slot *slot, struct span caller, struct c
     skip_numbers(&at, 1);
     take_kept(&at, &ret_view->kept);
     count = (uint32_t)take_number(&at);
-    if (take_number(&at) == 0) /* the suite, as put_texts has it */
+    if (take_number(&at) == 0) /* the suite: see pack_texts() */
         skip_spans(&at, 1);
     creator = take_span(&at);
     skip_spans(&at, 4);
@@ -339,7 +340,7 @@ bool convo_slot_view(const struct convo_slot *slot, struct span caller, struct c
     skip_numbers(&at, (flags & POLICY) != 0 ? POLICY_FIELDS : 0);
     ret_view->epoch = point.epoch;
     ret_view->seq = point.seq;
-    ret_view->is_in = is_in(at, count, creator, caller);
+    ret_view->is_in = is_packed_in(at, count, creator, caller);
     return true;
 }
 
@@ -409,7 +410,7 @@ struct convo *convo_slot_wake(struct convo_slot *slot)
         return NULL;
     convo->is_awake = true;
     convo->delivery = slot->delivery;
-    if (unpack(convo, slot->self) < 0) {
+    if (unpack_convo(convo, slot->self) < 0) {
         convo_fini(convo);
         base_free(convo);
         return NULL;
@@ -436,12 +437,12 @@ void convo_slot_rest(struct convo_slot *slot)
     if (convo == NULL || !is_resting(convo) || convo->roster.count > MEMBERS_MAX)
         return;
     tr_assert(convo->state != CONVO_LIVE || convo->planned.seq == convo->committed.seq);
-    pack(&packer, convo);
+    pack_convo(&packer, convo);
     packer.bytes = base_alloc(packer.size);
     if (packer.bytes == NULL)
         return;
     packer.size = 0;
-    pack(&packer, convo);
+    pack_convo(&packer, convo);
     convo_fini(convo);
     base_free(convo);
     slot->self = packer.bytes;
@@ -459,7 +460,7 @@ void convo_slot_forget(struct convo_slot *slot)
     fresh.text_block = convo->text_block;
     fresh.texts.id = convo->texts.id;
     fresh.policy = policy_default;
-    convo->text_block = NULL; /* its id is in there */
+    convo->text_block = NULL; /* the fresh one keeps its id there */
     convo_fini(convo);
     sql_client_init(&fresh.sql, slot->delivery->sql);
     *convo = fresh;
@@ -475,7 +476,7 @@ void convo_slot_fini(struct convo_slot *slot)
     slot->self = NULL;
 }
 
-static void show(const struct convo *convo, uint32_t members, char *text, size_t size)
+static void show_point(const struct convo *convo, uint32_t members, char *text, size_t size)
 {
     (void)snprintf(text, size, "epoch %llu, seq %llu, %u members, %u in flight, %u waiting",
         (unsigned long long)convo->committed.epoch, (unsigned long long)convo->committed.seq,
@@ -489,14 +490,14 @@ void convo_slot_show(const struct convo_slot *slot, char *text, size_t size)
     struct convo asleep = { 0 };
 
     if (convo != NULL) {
-        show(convo, convo->roster.in_count, text, size);
+        show_point(convo, convo->roster.in_count, text, size);
         return;
     }
     if ((at[FLAGS_AT] & (LOADED | THERE)) == (LOADED | THERE)) {
         at += ID_AT + at[ID_AT - 1];
         take_point(&at, &asleep.committed);
-        show(&asleep, (uint32_t)take_number(&at), text, size);
+        show_point(&asleep, (uint32_t)take_number(&at), text, size);
     } else {
-        show(&asleep, 0, text, size);
+        show_point(&asleep, 0, text, size);
     }
 }

@@ -46,14 +46,14 @@ static struct metric metrics[] = {
 };
 enum { SUBSCRIBERS, EVENTS };
 
-static struct span did_of(const struct convo_subscriber *subscriber)
+static struct span subscriber_did(const struct convo_subscriber *subscriber)
 {
     return (struct span){ subscriber->did, subscriber->did_size };
 }
 
 static bool is_out(const struct convo *convo, const struct convo_subscriber *subscriber)
 {
-    const struct member *member = roster_find(&convo->roster, did_of(subscriber));
+    const struct member *member = roster_find(&convo->roster, subscriber_did(subscriber));
 
     return member == NULL || !member->is_in;
 }
@@ -142,10 +142,10 @@ void convo_stream_end(struct convo *convo)
 
 /* ---- catching up ---------------------------------------------------------------------------- */
 
-static void read_page(
+static void subscriber_read_page(
     struct convo *convo, struct tr_context *ctx, struct convo_subscriber *subscriber)
 {
-    struct sql_unit *unit = log_page_unit(convo, did_of(subscriber), subscriber->seq);
+    struct sql_unit *unit = log_page_unit(convo, subscriber_did(subscriber), subscriber->seq);
     int rc = TR_ENOMEM;
 
     subscriber->number = convo->number_next++ & 0xffffff;
@@ -185,8 +185,8 @@ static void tell_compacted(
 }
 
 /* Is the cursor past the end of the log? A removed member does not learn where the log ends. */
-static bool is_ahead(const struct convo *convo, const struct convo_subscriber *subscriber,
-    const struct sql_unit *unit)
+static bool subscriber_is_ahead(const struct convo *convo,
+    const struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
     return sql_unit_rows(unit, PAGE_BOUNDS) > 0 && !is_out(convo, subscriber) &&
            subscriber->seq > (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ);
@@ -252,7 +252,7 @@ void convo_stream_caught_up(
         forget_gone(convo, ctx);
         return;
     }
-    if (is_ahead(convo, subscriber, unit)) {
+    if (subscriber_is_ahead(convo, subscriber, unit)) {
         end_ahead(convo, subscriber, unit);
         forget_gone(convo, ctx);
         return;
@@ -266,9 +266,9 @@ void convo_stream_caught_up(
         if (is_empty && subscriber->was_out)
             end_removed(convo, subscriber, unit);
         else if (subscriber->state != SUBSCRIBER_GONE)
-            read_page(convo, ctx, subscriber);
+            subscriber_read_page(convo, ctx, subscriber);
     } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
-        read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
+        subscriber_read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
     }
     forget_gone(convo, ctx);
 }
@@ -279,7 +279,7 @@ void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
         if (at->state == SUBSCRIBER_LIVE &&
             (is_out(convo, at) ||
                 (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq)))
-            read_page(convo, ctx, at);
+            subscriber_read_page(convo, ctx, at);
     forget_gone(convo, ctx);
 }
 
@@ -313,7 +313,7 @@ void convo_stream_begin(
         tr_registry_keep(ctx);
     subscriber->heard_to = convo->committed.seq;
     if (subscriber->seq != convo->committed.seq)
-        read_page(convo, ctx, subscriber);
+        subscriber_read_page(convo, ctx, subscriber);
     forget_gone(convo, ctx);
 }
 
@@ -360,7 +360,7 @@ void convo_stream_tell(
         /* A row between was stored and not told here: its COMMIT was in doubt, or another process
          * stored it. The log has both rows. */
         if (event->seq > at->seq + 1 && event->seq > at->heard_to + 1) {
-            read_page(convo, ctx, at);
+            subscriber_read_page(convo, ctx, at);
             at->heard_to = event->seq - 1; /* `committed` may be lower */
             continue;
         }
@@ -377,7 +377,7 @@ static bool is_first_of(const struct convo *convo, const struct convo_subscriber
     const struct convo_subscriber *at = convo->subscribers;
 
     while (at != subscriber && (at->state == SUBSCRIBER_GONE ||
-                                  !span_equal(did_of(at), did_of(subscriber))))
+                                   !span_equal(subscriber_did(at), subscriber_did(subscriber))))
         at = at->next;
     return at == subscriber;
 }
@@ -388,7 +388,8 @@ uint32_t convo_stream_count_others(const struct convo *convo, struct span did)
 
     for (const struct convo_subscriber *at = convo->subscribers;
          at != NULL && count < CONVO_OTHERS_MAX; at = at->next)
-        count += at->state != SUBSCRIBER_GONE && !span_equal(did_of(at), did) && is_first_of(convo, at);
+        count += at->state != SUBSCRIBER_GONE && !span_equal(subscriber_did(at), did) &&
+                 is_first_of(convo, at);
     return count;
 }
 
@@ -399,7 +400,8 @@ static char *mark_listeners(const struct convo *convo)
 
     for (const struct convo_subscriber *at = convo->subscribers; marks != NULL && at != NULL;
          at = at->next) {
-        const struct member *member = at->state == SUBSCRIBER_GONE ? NULL : roster_find(&convo->roster, did_of(at));
+        const struct member *member =
+            at->state == SUBSCRIBER_GONE ? NULL : roster_find(&convo->roster, subscriber_did(at));
 
         if (member != NULL)
             marks[member - convo->roster.members] = 1;
@@ -427,7 +429,7 @@ void convo_stream_tell_account(
     struct frames frames = { NULL, NULL };
 
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (span_equal(did_of(at), did))
+        if (span_equal(subscriber_did(at), did))
             send_frame(at, frame_for(&frames, event, at->is_websocket));
     http_frame_unref(frames.sse);
     http_frame_unref(frames.websocket);
@@ -556,7 +558,7 @@ void convo_stream_changed(
 void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count)
 {
     for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
-        if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, did_of(at)))
+        if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, subscriber_did(at)))
             end_subscriber(convo, at, removed);
 }
 

@@ -148,7 +148,7 @@ static void work_destroy(struct direct_work *work)
     atomic_fetch_sub_explicit(&direct->work_count, 1, memory_order_release);
 }
 
-static struct direct_request **link_of(struct direct_worker *worker, uint32_t number)
+static struct direct_request **request_link(struct direct_worker *worker, uint32_t number)
 {
     struct direct_request **link = &worker->buckets[number % BUCKETS];
 
@@ -182,7 +182,7 @@ static struct direct_request *request_create(
 /* A client without an answer hears that there will be none. */
 static void request_destroy(struct direct_worker *worker, struct direct_request *request)
 {
-    *link_of(worker, request->number) = request->next;
+    *request_link(worker, request->number) = request->next;
     tr_reply_drop(&request->reply);
     if (request->work != NULL)
         work_destroy(request->work);
@@ -432,7 +432,7 @@ static void on_changed(struct direct_worker *worker, struct tr_context *ctx,
         request_conclude(worker, ctx, request);
 }
 
-static void on_looked_up(struct direct_worker *worker, struct tr_context *ctx,
+static void on_lookup_back(struct direct_worker *worker, struct tr_context *ctx,
     struct direct_request *request, const struct sql_unit *unit)
 {
     struct direct_work *work = request->work;
@@ -495,7 +495,7 @@ static enum tr_next worker_event(void *self, struct tr_context *ctx, const struc
 
     if (unit == NULL)
         return TR_GO;
-    request = *link_of(worker, event->tag % NUMBERS);
+    request = *request_link(worker, event->tag % NUMBERS);
     tr_assert(request != NULL);
     switch (event->tag & TAG_KIND) {
     case TAG_READ:
@@ -505,7 +505,7 @@ static enum tr_next worker_event(void *self, struct tr_context *ctx, const struc
         on_changed(worker, ctx, request, unit);
         break;
     default:
-        on_looked_up(worker, ctx, request, unit);
+        on_lookup_back(worker, ctx, request, unit);
         break;
     }
     sql_unit_destroy(unit);

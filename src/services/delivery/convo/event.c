@@ -139,8 +139,8 @@ struct span delivery_message_id(
     if (given.at != NULL)
         return given;
     tr_assert(convo.size <= 128);
-    size = snprintf(name, sizeof name, "%llu:%.*s", (unsigned long long)seq, (int)convo.size,
-        convo.at);
+    size = snprintf(
+        name, sizeof name, "%llu:%.*s", (unsigned long long)seq, (int)convo.size, convo.at);
     crypto_sha256(name, (size_t)size, hash);
     return (struct span){ text, crypto_hex_encode(hash, (DELIVERY_ID_SIZE - 1) / 2, text) };
 }

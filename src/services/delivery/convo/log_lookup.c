@@ -55,7 +55,7 @@ static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_uni
     return epoch < convo->committed.epoch ? epoch : convo->committed.epoch;
 }
 
-static bool is_join(struct act *act)
+static bool is_external_join(struct act *act)
 {
     return act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN;
 }
@@ -65,7 +65,7 @@ static bool may_hear(const struct convo *convo, struct act *act)
 {
     const struct member *caller = convo_caller(convo, act);
 
-    return !is_join(act) || (caller != NULL && caller->is_in);
+    return !is_external_join(act) || (caller != NULL && caller->is_in);
 }
 
 /* 409 with the commits the loser missed: it rebases in one round trip. */
@@ -123,7 +123,8 @@ static bool is_of_next_group(const struct convo *convo, const struct sql_unit *u
 }
 
 /* Does the answer tell of something that this actor does not know to be stored? */
-static bool is_ahead(const struct convo *convo, const struct act *act, const struct sql_unit *unit)
+static bool lookup_is_ahead(
+    const struct convo *convo, const struct act *act, const struct sql_unit *unit)
 {
     if (sql_unit_rows(unit, LOOKUP_POINT) != 1 ||
         (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 0) <= convo->committed.seq)
@@ -155,7 +156,7 @@ bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_un
     if (answer_first(act, unit, LOOKUP_OP) ||
         (act_has(act, ACT_COMMITS) && act->content->bytes.size > 0 &&
             answer_first(act, unit, LOOKUP_SAME))) {
-        if (is_ahead(convo, act, unit))
+        if (lookup_is_ahead(convo, act, unit))
             return false;
         convo_push(convo, act); /* the actor that stored it may have ended before it did */
     } else if (op->failure == CONVO_DUPLICATE && sql_unit_rows(unit, LOOKUP_OP) > 0) {
@@ -163,7 +164,7 @@ bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_un
             "Another request used this id before; choose a new one.");
     } else if (refused != 0) {
         act->status = refused;
-    } else if (is_ahead(convo, act, unit) || is_of_former_group(convo, act)) {
+    } else if (lookup_is_ahead(convo, act, unit) || is_of_former_group(convo, act)) {
         return false;
     } else {
         answer_conflict(convo, act, unit);

@@ -61,7 +61,7 @@ void roster_expect(struct roster *roster, uint32_t count)
     roster->expected = count;
 }
 
-static bool grow_slots(struct roster *roster, uint32_t capacity)
+static bool roster_grow_slots(struct roster *roster, uint32_t capacity)
 {
     uint32_t count = FEW * 2;
     uint32_t *slots;
@@ -83,7 +83,7 @@ static bool grow_slots(struct roster *roster, uint32_t capacity)
     return true;
 }
 
-static bool grow(struct roster *roster)
+static bool roster_grow(struct roster *roster)
 {
     uint32_t capacity = roster->capacity == 0 ? 2 : roster->capacity * 2;
     struct member *members;
@@ -96,7 +96,7 @@ static bool grow(struct roster *roster)
     if (members == NULL)
         return false;
     roster->members = members;
-    if (!grow_slots(roster, capacity))
+    if (!roster_grow_slots(roster, capacity))
         return false;
     roster->capacity = capacity;
     return true;
@@ -111,7 +111,7 @@ struct member *roster_get(struct roster *roster, struct span did)
         return member;
     tr_assert(did.size <= UINT16_MAX);
     copy = base_alloc(did.size + 1);
-    if (copy == NULL || !grow(roster)) {
+    if (copy == NULL || !roster_grow(roster)) {
         base_free(copy);
         return NULL;
     }

@@ -57,6 +57,7 @@ const struct cli_import cli_imports[] = {
 static const struct cli_command *const commands[] = {
     &cmd_serve,
     &cmd_status,
+    &cmd_actors,
     &cmd_config,
     &cmd_flags,
     &cmd_drain,

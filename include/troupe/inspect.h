@@ -46,6 +46,8 @@ TR_API int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor
 /* The type's show(), run by the actor between two messages. Not from a worker. */
 TR_API int tr_inspect_show(
     struct tr_system *system, uint64_t id, char *text, size_t size, uint64_t timeout_ns);
+/* Make an actor fail as tr_kill does. TR_ENOENT: there is no such actor. Any thread. */
+TR_API int tr_inspect_kill(struct tr_system *system, uint64_t id);
 /* The supervision tree, with doing and restarts, as indented text. */
 TR_API void tr_inspect_tree(struct tr_system *system, FILE *out);
 

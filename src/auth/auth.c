@@ -115,6 +115,7 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
             &(struct tr_spawn_options){ .name = "auth verifier",
                 .owner = "auth",
                 .ret_done = &auth->done,
+                .supervisor = options->supervisor,
                 .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } },
             &auth->verifier);
     if (rc < 0) {

@@ -38,6 +38,7 @@ struct auth_options {
     uint32_t key_life_s;            /* of a DID document; 0 is 300 */
     uint64_t fetch_timeout_ns;      /* for a DID document; 0 is 5 s */
     uint32_t key_stale_s;           /* added to key_life_s while fetches fail; 0 is 3600 */
+    tr_sender supervisor; /* restarts the verifier when it fails; borrowed; none: it ends */
 };
 /* Start the verifier. TR_EINVAL for an invalid rate, TR_ENOMEM, TR_ETIMEOUT. */
 int auth_start(

@@ -207,6 +207,7 @@ int sessions_start(
         &(struct tr_spawn_options){ .name = "sessions",
             .owner = "auth",
             .ret_done = &sessions->done,
+            .supervisor = options->supervisor,
             .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
         &sessions->actor);
     if (rc < 0) {

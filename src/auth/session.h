@@ -40,6 +40,7 @@ struct session_options {
                                   may be NULL */
     struct tr_rate sign_ins;   /* of one address, beside the rate of all its requests; zero: no
                                   limit */
+    tr_sender supervisor;      /* restarts the actor when it fails; borrowed; none: it ends */
 };
 /* Set the roles in the database by `admins`, then start the actor. A user who is not listed any more is
  * no administrator after a restart. The options' texts must outlive the sessions. Blocks. TR_EINVAL,

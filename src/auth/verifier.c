@@ -205,6 +205,8 @@ static enum tr_next verifier_handle(void *self, struct tr_context *ctx, void *me
             reply_plain(ctx, &(struct auth_answer){ .verdict = VERDICT_OK });
         break;
     case VERIFIER_RATES:
+        verifier->auth->per_did = message->per_did; /* a restart starts with them */
+        verifier->auth->per_address = message->per_address;
         (void)rate_limit_change(&verifier->per_did, &message->per_did); /* checked by the sender */
         (void)rate_limit_change(&verifier->per_address, &message->per_address);
         tr_reply(ctx, 0, NULL, 0);

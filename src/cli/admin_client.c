@@ -198,3 +198,9 @@ long admin_client_ask(struct admin_client *client, const struct cli_command *com
         complain(command, status, body);
     return status;
 }
+
+int admin_client_not_json(const struct cli_command *command)
+{
+    fprintf(stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
+    return CLI_FAILED;
+}

@@ -27,4 +27,7 @@ bool admin_client_token(
 long admin_client_ask(struct admin_client *client, const struct cli_command *command, bool is_post,
     const char *path, struct buffer *body);
 
+/* Say on stderr that the answer is not JSON. Returns CLI_FAILED. */
+int admin_client_not_json(const struct cli_command *command);
+
 #endif

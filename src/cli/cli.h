@@ -20,6 +20,7 @@ struct cli_command {
 
 extern const struct cli_command cmd_serve;
 extern const struct cli_command cmd_status;
+extern const struct cli_command cmd_actors;
 extern const struct cli_command cmd_config;
 extern const struct cli_command cmd_flags;
 extern const struct cli_command cmd_drain;

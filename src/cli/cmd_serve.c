@@ -139,7 +139,7 @@ static int serve_until_signal(struct server *server)
     server_leave_data(server, rc != 0);
     if (rc == 0)
         LOG_PLAIN(LOG_INFO, "ops", "ended");
-    return rc == 0 ? CLI_OK : CLI_FAILED;
+    return rc == 0 && !atomic_load(&server->has_failed) ? CLI_OK : CLI_FAILED;
 }
 
 static int run(const struct cli_command *command, int argc, char **argv)

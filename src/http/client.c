@@ -55,7 +55,7 @@ static int client_read_authorities(const char *path, X509_STORE **ret_store)
     return 0;
 }
 
-static int client_spawn(struct http_client *client)
+static int client_spawn(struct http_client *client, tr_sender supervisor)
 {
     uint32_t capacity = client->concurrent_max + client->queue_max;
     struct client_actor actor = { .client = client };
@@ -70,7 +70,8 @@ static int client_spawn(struct http_client *client)
         &(struct tr_spawn_options){ .name = "http_client",
             .owner = "http client",
             .box = { .capacity = capacity, .full = TR_FULL_FAIL },
-            .ret_done = &client->done },
+            .ret_done = &client->done,
+            .supervisor = supervisor },
         &client->sender);
     if (rc < 0)
         curl_multi_cleanup(actor.multi);
@@ -110,7 +111,7 @@ int http_client_start(struct tr_system *system, const struct http_client_options
     if (rc == 0)
         rc = client_read_authorities(options->ca_path, &client->authorities);
     if (rc == 0)
-        rc = client_spawn(client);
+        rc = client_spawn(client, options->supervisor);
     if (rc < 0) {
         client_destroy(client);
         return rc;

@@ -38,6 +38,7 @@ struct http_client_options {
     uint32_t queue_max;      /* 0 is 1024; over it TR_EFULL */
     const char *ca_path;     /* PEM file, or directory as c_rehash makes it. NULL: the system's */
     const char *user_agent;  /* copied; NULL: "troupe" */
+    tr_sender supervisor;    /* restarts its actor when it fails; borrowed; none: it ends */
 };
 /* The certificates are read here, once. TR_EINVAL: a limit past its maximum or certificates that
  * cannot be read. TR_EUNSUPPORTED: a libcurl without OpenSSL or whose lookups would block. */

@@ -485,6 +485,17 @@ static void client_finish(void *state)
     self->sockets = NULL;
 }
 
+static int client_reset(void *state, enum tr_why why)
+{
+    struct client_actor *self = state;
+    const struct http_client *client = self->client;
+
+    (void)why;
+    client_finish(self);
+    *self = (struct client_actor){ .client = client, .multi = curl_multi_init() };
+    return self->multi == NULL ? TR_ENOMEM : 0;
+}
+
 static void client_message_drop(void *memory)
 {
     http_client_job_destroy(((struct client_message *)memory)->job);
@@ -507,6 +518,7 @@ const struct tr_type http_client_type = {
     .event = client_event,
     .stop = client_stop,
     .finish = client_finish,
+    .reset = client_reset,
     .message_drop = client_message_drop,
     .show = client_show,
 };

@@ -276,6 +276,7 @@ struct http_server_options {
     void (*on_done)(
         void *data, const struct http_request *request, unsigned status, uint64_t took_ns);
     void *on_done_data;
+    tr_sender supervisor; /* restarts listeners that fail; borrowed; none: they end */
 };
 
 /* Starts listening, and returns when it does: not on a worker. `why` gets a sentence that says what

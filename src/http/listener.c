@@ -119,13 +119,25 @@ static void listener_accept_batch(struct listener *listener, struct tr_context *
 
 static int listener_start(void *state, struct tr_context *ctx)
 {
+    const struct listener_message end = { LISTENER_END };
     struct listener *listener = state;
-
     int rc = tr_fd_watch(ctx, listener->fd, EPOLLIN | listener->server->fd_events, TAG_READY);
 
-    if (rc == 0)
+    if (rc < 0)
+        return rc;
+    if (tr_self_restarts(ctx) == 0)
         http_server_listener_started(listener->server);
+    else if (atomic_load_explicit(&listener->server->is_draining, memory_order_relaxed))
+        rc = tr_self_tell(ctx, &end, sizeof end); /* the failure may have lost the order to drain */
     return rc;
+}
+
+/* The socket stays open: clients that connect meanwhile wait in the kernel's queue. */
+static int listener_reset(void *state, enum tr_why why)
+{
+    (void)why;
+    ((struct listener *)state)->is_paused = false;
+    return 0;
 }
 
 static enum tr_next listener_event(
@@ -178,15 +190,17 @@ static const struct tr_type listener_type = {
     .handle = listener_handle,
     .event = listener_event,
     .finish = listener_finish,
+    .reset = listener_reset,
 };
 
-int http_listener_start(struct http_server *server, int fd, tr_sender *ret_sender)
+int http_listener_start(
+    struct http_server *server, int fd, tr_sender supervisor, tr_sender *ret_sender)
 {
     struct listener listener = {
         .server = server, .fd = fd, .reserve_fd = eventfd(0, EFD_CLOEXEC)
     };
     int rc = tr_spawn(server->system, &listener_type, &listener,
-        &(struct tr_spawn_options){ .owner = "http server" }, ret_sender);
+        &(struct tr_spawn_options){ .owner = "http server", .supervisor = supervisor }, ret_sender);
 
     if (rc < 0 && listener.reserve_fd >= 0)
         close(listener.reserve_fd);

@@ -208,8 +208,10 @@ static int server_prepare_tls(struct http_server *server, const struct http_serv
         why_size, &server->tls);
 }
 
-static int server_listen(struct http_server *server, const char *where, char *why, size_t why_size)
+static int server_listen(struct http_server *server, const struct http_server_options *options,
+    char *why, size_t why_size)
 {
+    const char *where = options->listen;
     uint32_t count = tr_system_workers(server->system);
     int rc;
 
@@ -245,7 +247,7 @@ static int server_listen(struct http_server *server, const char *where, char *wh
             return server_explain(why, why_size, rc, "Cannot listen on %s: %s.", where,
                 rc == TR_EBUSY ? "another process does" : tr_error_text(rc));
         server->listeners_live++;
-        rc = http_listener_start(server, fd, &server->listeners[i]);
+        rc = http_listener_start(server, fd, options->supervisor, &server->listeners[i]);
         if (rc < 0) {
             server->listeners_live--;
             close(fd);
@@ -323,7 +325,7 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     if (rc == 0)
         rc = server_prepare_tls(server, options, why, why_size);
     if (rc == 0)
-        rc = server_listen(server, options->listen, why, why_size);
+        rc = server_listen(server, options, why, why_size);
     if (rc < 0) {
         http_server_stop(&server);
         return rc;

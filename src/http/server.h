@@ -72,7 +72,8 @@ struct http_server {
 };
 
 /* listener.c: takes the descriptor on success. */
-int http_listener_start(struct http_server *server, int fd, tr_sender *ret_sender);
+int http_listener_start(
+    struct http_server *server, int fd, tr_sender supervisor, tr_sender *ret_sender);
 /* `is_patient`: who is connecting now is waited for. */
 void http_listener_drain(tr_sender sender, bool is_patient);
 

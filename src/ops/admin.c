@@ -125,7 +125,8 @@ int admin_start(struct tr_system *system, const struct admin_options *options, c
                 .limits = { .connections_max = 256, .in_flight_max = 64 },
                 .name = "admin",
                 .quiet = true,
-                .comes_first = true },
+                .comes_first = true,
+                .supervisor = options->supervisor },
             why, why_size, &admin->server);
     if (rc != 0) {
         admin_destroy(admin);

@@ -31,6 +31,7 @@ struct admin_options {
     size_t service_count;
     void (*drain)(void *data); /* called by POST /v1/drain, on any thread */
     void *drain_data;
+    tr_sender supervisor; /* restarts its listener when it fails; borrowed; none: it ends */
 };
 
 /* Start the listener in the phase ADMIN_STARTING, without checks. On failure `why` gets a sentence. */

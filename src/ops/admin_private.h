@@ -16,7 +16,7 @@ enum {
     ADMIN_FACTS_MAX = 16,
     ADMIN_FACT_SIZE = 256,
     ADMIN_WHY_SIZE = 256,
-    ADMIN_ROUTES = 11,
+    ADMIN_ROUTES = 12,
 };
 
 struct admin_check {
@@ -58,6 +58,8 @@ struct admin {
 };
 
 extern const struct http_route admin_routes[ADMIN_ROUTES];
+/* GET /v1/actors: admin_actors.c. */
+void admin_handle_actors(struct http_request *request);
 /* Build the route of an offer, with the gate for its method. */
 struct http_route admin_offer_route(const struct admin_offer *offer);
 

@@ -502,6 +502,7 @@ const struct http_route admin_routes[ADMIN_ROUTES] = {
     ROUTE(HTTP_GET, "/startupz", handle_startupz, NULL),
     ROUTE(HTTP_GET, "/metrics", handle_metrics, gate_read),
     ROUTE(HTTP_GET, "/v1/status", handle_status, gate_read),
+    ROUTE(HTTP_GET, "/v1/actors", admin_handle_actors, gate_read),
     ROUTE(HTTP_GET, "/v1/flags", handle_flags, gate_read),
     ROUTE(HTTP_POST, "/v1/flags/{name}", handle_flag_set, gate_write),
     ROUTE(HTTP_POST, "/v1/flags/{name}/rollback", handle_flag_rollback, gate_write),

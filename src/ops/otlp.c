@@ -278,6 +278,18 @@ static void exporter_finish(void *self)
     base_free((char *)(uintptr_t)exporter->options.instance);
 }
 
+/* Spans that wait are kept; the batch on its way counts as refused. */
+static int exporter_reset(void *self, enum tr_why why)
+{
+    struct exporter *exporter = self;
+
+    (void)why;
+    metric_add(&metrics[DROPPED_REFUSED], exporter->in_flight);
+    exporter->in_flight = 0;
+    exporter->is_stopping = false;
+    return 0;
+}
+
 static const struct tr_type exporter_type = {
     .name = "trace-exporter",
     .message_size = sizeof(struct otlp_span),
@@ -287,6 +299,7 @@ static const struct tr_type exporter_type = {
     .event = exporter_event,
     .stop = exporter_stop,
     .finish = exporter_finish,
+    .reset = exporter_reset,
 };
 
 /* ---- the public part -------------------------------------------------------------------------- */
@@ -318,7 +331,8 @@ int otlp_start(struct tr_system *system, const struct otlp_options *options, str
                 .owner = "serve",
                 .box = { .capacity = TR_CAPACITY_DEFAULT, .full = TR_FULL_FAIL },
                 .grace_ns = TR_MILLISECONDS(STOP_MS),
-                .ret_done = otlp == NULL ? NULL : &otlp->done },
+                .ret_done = otlp == NULL ? NULL : &otlp->done,
+                .supervisor = options->supervisor },
             &otlp->sender);
     if (rc != 0) {
         exporter_finish(&exporter);

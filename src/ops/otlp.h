@@ -47,6 +47,7 @@ struct otlp_options {
     uint64_t interval_ns;
     const char *version;
     const char *instance; /* tells two servers apart; the program uses the address */
+    tr_sender supervisor; /* restarts the exporter when it fails; borrowed; none: it ends */
 };
 
 struct otlp;

@@ -98,6 +98,16 @@ static void prober_finish(void *self)
     sql_client_fini(&prober->client);
 }
 
+static int prober_reset(void *self, enum tr_why why)
+{
+    struct prober *prober = self;
+
+    (void)why;
+    sql_client_fini(&prober->client);
+    *prober = (struct prober){ .probe = prober->probe };
+    return 0;
+}
+
 static const struct tr_type prober_type = {
     .name = "sql-probe",
     .message_size = 1,
@@ -106,9 +116,11 @@ static const struct tr_type prober_type = {
     .handle = prober_handle,
     .event = prober_event,
     .finish = prober_finish,
+    .reset = prober_reset,
 };
 
-int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_probe)
+int probe_start(
+    struct tr_system *system, struct sql *sql, tr_sender supervisor, struct probe **ret_probe)
 {
     struct probe *probe = base_calloc(sizeof *probe);
     struct prober prober = { .probe = probe };
@@ -122,7 +134,8 @@ int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_pr
         &(struct tr_spawn_options){ .name = "sql-probe",
             .owner = "serve",
             .grace_ns = TR_MILLISECONDS(STOP_MS),
-            .ret_done = &probe->done },
+            .ret_done = &probe->done,
+            .supervisor = supervisor },
         &probe->sender);
     if (rc != 0) {
         base_free(probe);

@@ -15,8 +15,10 @@ struct probe;
 
 enum { PROBE_INTERVAL_MS = 1000, PROBE_TIMEOUT_MS = 5000 };
 
-/* Start the actor. TR_ENOMEM, or what tr_spawn returned. */
-int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_probe);
+/* Start the actor. TR_ENOMEM, or what tr_spawn returned. `supervisor` restarts the actor when it fails;
+ * borrowed; none: it ends. */
+int probe_start(
+    struct tr_system *system, struct sql *sql, tr_sender supervisor, struct probe **ret_probe);
 /* Stop the probe, before the database is closed. Nulls *probe. Blocks: not on a worker. */
 void probe_stop(struct probe **probe);
 /* An admin_check_fn. True if the last query was answered in time and sql_is_healthy is true. */

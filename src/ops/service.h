@@ -26,6 +26,7 @@ struct service_context {
     const char *version;
     struct http_client *client; /* for requests to other servers */
     struct auth *auth;          /* for the gates of routes; NULL without a service DID */
+    tr_sender supervisor; /* the service's own: restarts the actors spawned under it; may be none */
 };
 
 /* A route of a service on the admin listener. GET and HEAD need the right to read there; other methods

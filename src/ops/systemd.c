@@ -148,13 +148,15 @@ static const struct tr_type watchdog_type = {
     .event = watchdog_event,
 };
 
-int systemd_watchdog_start(
-    struct tr_system *system, const struct systemd *systemd, tr_sender *ret_sender)
+int systemd_watchdog_start(struct tr_system *system, const struct systemd *systemd,
+    tr_sender supervisor, tr_sender *ret_sender)
 {
     struct watchdog watchdog = { .systemd = systemd };
 
     if (systemd->watchdog_ns == 0)
         return TR_ENOENT;
     return tr_spawn(system, &watchdog_type, &watchdog,
-        &(struct tr_spawn_options){ .name = "watchdog", .owner = "serve" }, ret_sender);
+        &(struct tr_spawn_options){
+            .name = "watchdog", .owner = "server", .supervisor = supervisor },
+        ret_sender);
 }

@@ -26,9 +26,10 @@ int systemd_notify_reloading(const struct systemd *systemd, uint64_t now_ns);
 
 /* Start an actor that pings the watchdog twice in each interval while actors handle messages. If messages
  * wait and none is handled, it stays silent and systemd restarts the program. TR_ENOENT without a
- * watchdog. `systemd` must outlive the actor. */
-int systemd_watchdog_start(
-    struct tr_system *system, const struct systemd *systemd, tr_sender *ret_sender);
+ * watchdog. `systemd` must outlive the actor. `supervisor` restarts the actor when it fails;
+ * borrowed; none: it ends. */
+int systemd_watchdog_start(struct tr_system *system, const struct systemd *systemd,
+    tr_sender supervisor, tr_sender *ret_sender);
 /* Decide whether there was progress between two ticks of the watchdog. */
 bool systemd_has_progress(uint64_t handled_before, uint64_t handled_now, uint64_t queued_now);
 

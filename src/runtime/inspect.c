@@ -236,6 +236,15 @@ int tr_inspect_show(
     return rc;
 }
 
+int tr_inspect_kill(struct tr_system *system, uint64_t id)
+{
+    struct tr_box *box = tr__box_by_id(system, id);
+
+    if (box == NULL)
+        return TR_ENOENT;
+    return tr_kill((tr_weak){ box, id >> 32 }) == 0 ? 0 : TR_ENOENT;
+}
+
 /* ---- the tree ------------------------------------------------------------------------------- */
 
 struct leaf {

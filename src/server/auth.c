@@ -48,7 +48,8 @@ static int start_verifier(struct server *server)
                 rate_of(config, CONFIG_AUTH_RATE_PER_ADDRESS, CONFIG_AUTH_BURST_PER_ADDRESS),
             .tokens_max = (uint32_t)config_number(config, CONFIG_AUTH_TOKENS_MAX),
             .key_life_s = seconds_of(config, CONFIG_AUTH_KEY_LIFE),
-            .key_stale_s = seconds_of(config, CONFIG_AUTH_KEY_STALE) },
+            .key_stale_s = seconds_of(config, CONFIG_AUTH_KEY_STALE),
+            .supervisor = server->tree.senders[SERVER_AUTH] },
         &server->auth);
 }
 
@@ -164,7 +165,8 @@ static int start_sessions(struct server *server, size_t provider_count, char *wh
             .admins = server->admins,
             .sign_ins = { .count = config_number(config, CONFIG_AUTH_SIGN_INS_PER_MINUTE),
                 .period_ns = TR_SECONDS(60),
-                .burst = config_number(config, CONFIG_AUTH_SIGN_IN_BURST) } },
+                .burst = config_number(config, CONFIG_AUTH_SIGN_IN_BURST) },
+            .supervisor = server->tree.senders[SERVER_AUTH] },
         &server->sessions);
 
     if (rc != 0)
@@ -193,7 +195,8 @@ int server_start_auth(struct server *server, char *why, size_t why_size)
         return rc;
     rc = http_client_start(server->system,
         &(struct http_client_options){
-            .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE) },
+            .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE),
+            .supervisor = server->tree.senders[SERVER_AUTH] },
         &server->client);
     if (rc == 0)
         rc = start_verifier(server);

@@ -47,6 +47,14 @@ int server_start_public(struct server *server, char *why, size_t why_size);
 void server_explain_listen(
     int rc, const char *listen, const char *option, char *why, size_t why_size);
 
+/* ---- tree.c: the supervision tree ---- */
+
+int server_start_tree(struct server *server, char *why, size_t why_size);
+/* The supervisor of a service's branch; borrowed. */
+tr_sender server_supervisor_of(const struct server *server, size_t service_index);
+/* Drop the tree, after every part under it has stopped. */
+void server_stop_tree(struct server *server);
+
 /* ---- reload.c, sandbox.c ---- */
 
 /* Apply log.level, log.format and log.levels. */

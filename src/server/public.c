@@ -158,7 +158,8 @@ int server_start_public(struct server *server, char *why, size_t why_size)
                 .name = "public",
                 .quiet = !config_is_on(config, CONFIG_HTTP_ACCESS_LOG),
                 .on_done = on_request_done,
-                .on_done_data = server },
+                .on_done_data = server,
+                .supervisor = server->tree.senders[SERVER_PUBLIC] },
             why, why_size, &server->public_http);
     if (rc != 0)
         server_explain_listen(

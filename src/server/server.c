@@ -13,6 +13,7 @@
 
 #include "auth/auth.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "http/client.h"
 #include "ops/flags.h"
 #include "server/parts.h"
@@ -81,14 +82,16 @@ static int open_sql(struct server *server, char *why, size_t why_size)
             .batch_max = (uint32_t)config_number(config, CONFIG_SQL_BATCH_MAX),
             .queue_max = (uint32_t)config_number(config, CONFIG_SQL_QUEUE_MAX),
             .away_ns = config_number(config, CONFIG_SQL_AWAY_TIMEOUT),
-            .exclusive = true },
+            .exclusive = true,
+            .supervisor = server->tree.senders[SERVER_SQL] },
         why, why_size, &server->sql);
     /* On a full disk it may have to wait for the next start: no reason not to serve. */
     if (rc == 0 && server_write_database(server) != 0)
         LOG(LOG_WARN, "ops", "the file `database` cannot be written",
             LOG_TEXT("data", server->data_path));
     if (rc == 0)
-        rc = probe_start(server->system, server->sql, &server->probe);
+        rc = probe_start(
+            server->system, server->sql, server->tree.senders[SERVER_OPS], &server->probe);
     if (rc == 0)
         rc = admin_add_check(server->admin, "sql", probe_is_ready, server->probe);
     return rc;
@@ -102,6 +105,7 @@ static int collect_services(struct server *server, char *why, size_t why_size)
     server->services[server->service_count++] =
         &server->session_service; /* routes: server_start_auth */
     server->session_service.name = "sessions";
+    tr_assert(server->service_count == SERVER_OWN_SERVICES);
     for (const struct service *const *service = server_services; *service != NULL; service++) {
         if (server->service_count == SERVER_SERVICES_MAX) {
             snprintf(why, why_size, "there are more than %d services", SERVER_SERVICES_MAX);
@@ -127,6 +131,7 @@ static int start_services(struct server *server, char *why, size_t why_size)
         const struct service *service = server->services[i];
         int rc = 0;
 
+        context.supervisor = server_supervisor_of(server, i);
         if (service->start != NULL)
             rc = service->start(&context, why, why_size, &server->states[i]);
         if (rc != 0)
@@ -187,7 +192,9 @@ static int start_traces(struct server *server, char *why, size_t why_size)
 
     if (config_text(config, CONFIG_TRACE_URL)[0] == '\0')
         return 0;
-    rc = http_client_start(server->system, &(struct http_client_options){ .allow_private = true },
+    rc = http_client_start(server->system,
+        &(struct http_client_options){
+            .allow_private = true, .supervisor = server->tree.senders[SERVER_OPS] },
         &server->trace_client);
     if (rc == 0)
         rc = otlp_start(server->system,
@@ -198,7 +205,8 @@ static int start_traces(struct server *server, char *why, size_t why_size)
                 .batch_max = (uint32_t)config_number(config, CONFIG_TRACE_BATCH_MAX),
                 .interval_ns = config_number(config, CONFIG_TRACE_INTERVAL),
                 .version = server->version,
-                .instance = config_text(config, CONFIG_SERVER_LISTEN) },
+                .instance = config_text(config, CONFIG_SERVER_LISTEN),
+                .supervisor = server->tree.senders[SERVER_OPS] },
             &server->otlp);
     if (rc == 0)
         otlp_set_sample(server->otlp, (uint32_t)config_number(config, CONFIG_TRACE_SAMPLE));
@@ -258,7 +266,8 @@ static int start_admin(struct server *server, char *why, size_t why_size)
             .data_path = server->data_path,
             .services = server->services,
             .service_count = server->service_count,
-            .drain = on_drain_asked },
+            .drain = on_drain_asked,
+            .supervisor = server->tree.senders[SERVER_OPS] },
         why, why_size, &server->admin);
     if (rc != 0)
         server_explain_listen(
@@ -306,6 +315,7 @@ int server_start(struct server *server, char *why, size_t why_size)
         server_lock_data,
         server_check_database,
         start_system,
+        server_start_tree,
         start_admin,
         open_sql,
         server_start_auth,
@@ -330,7 +340,8 @@ int server_start(struct server *server, char *why, size_t why_size)
     }
     set_facts(server);
     admin_set_phase(server->admin, ADMIN_SERVING);
-    (void)systemd_watchdog_start(server->system, &server->systemd, &server->watchdog);
+    (void)systemd_watchdog_start(
+        server->system, &server->systemd, server->tree.senders[SERVER_OPS], &server->watchdog);
     systemd_notify(&server->systemd, "READY=1\nSTATUS=serving");
     LOG(LOG_INFO, "ops", "ready", LOG_TEXT("public", server->public_address),
         LOG_TEXT("admin", admin_address(server->admin)),
@@ -385,6 +396,7 @@ void server_stop(struct server *server)
     admin_stop(&server->admin);
     flags_close();
     tr_sender_drop(&server->watchdog);
+    server_stop_tree(server);
     if (server->system != NULL) {
         (void)tr_system_drain(server->system, TR_SECONDS(5));
         tr_system_destroy(&server->system);

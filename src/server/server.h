@@ -6,6 +6,7 @@
 #define SERVER_SERVER_H
 
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "auth/auth.h"
 #include "auth/session.h"
@@ -20,7 +21,21 @@
 /* The services of this program, ended by NULL. main.c defines the list. */
 extern const struct service *const server_services[];
 
-enum { SERVER_SERVICES_MAX = 16, SERVER_WHY_SIZE = 512 };
+/* The first two services are the server's own: health and sessions. */
+enum { SERVER_SERVICES_MAX = 16, SERVER_OWN_SERVICES = 2, SERVER_WHY_SIZE = 512 };
+
+/* The branches of the supervision tree that every server has; those of the services follow. */
+enum server_branch { SERVER_OPS, SERVER_SQL, SERVER_AUTH, SERVER_PUBLIC, SERVER_BRANCHES };
+enum { SERVER_BRANCHES_MAX = SERVER_BRANCHES + SERVER_SERVICES_MAX };
+
+struct server_tree {
+    struct tr_supervisor root;
+    struct tr_child rows[SERVER_BRANCHES_MAX];
+    struct tr_supervisor branches[SERVER_BRANCHES_MAX];
+    tr_sender senders[SERVER_BRANCHES_MAX]; /* of the branches */
+    tr_sender sender;                       /* of the root */
+    tr_sender guard;
+};
 
 struct server {
     /* Set by the caller before server_start; all of it outlives the server. */
@@ -37,6 +52,8 @@ struct server {
     struct systemd systemd;
     struct sandbox_report sandbox;
     struct tr_system *system;
+    struct server_tree tree;
+    _Atomic bool has_failed; /* the root of the tree gave up; set before the SIGTERM to ourselves */
     struct admin *admin;
     struct sql_migration *migrations;
     struct sql *sql;

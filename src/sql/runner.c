@@ -822,10 +822,9 @@ static void runner_stop(void *self, struct tr_context *ctx, enum tr_why why)
         start_batch(runner, ctx);
 }
 
-static void runner_finish(void *self)
+/* Forget the units of this life. */
+static void runner_clear(struct sql_runner *runner)
 {
-    struct sql_runner *runner = ((struct runner_actor *)self)->runner;
-
     /* Only a killed actor has units left. The runtime answers their asks; units that still run stay
      * RUNNING. */
     for (uint32_t i = runner->work == WORK_BATCH ? runner->run_count : 0; i < runner->batch_count;
@@ -838,7 +837,32 @@ static void runner_finish(void *self)
     }
     set_link(runner, LINK_LOST, "");
     set_away(runner, false);
+}
+
+static void runner_finish(void *self)
+{
+    struct sql_runner *runner = ((struct runner_actor *)self)->runner;
+
+    runner_clear(runner);
     runner_unref(runner);
+}
+
+/* Work of the life before may still use the connection: then the restart waits for the next try,
+ * after the supervisor's back-off. The link is lost: the next unit connects anew. */
+static int runner_reset(void *self, enum tr_why why)
+{
+    struct sql_runner *runner = ((struct runner_actor *)self)->runner;
+
+    (void)why;
+    if (atomic_load_explicit(&runner->holders, memory_order_acquire) > 2) /* sql and actor */
+        return TR_EBUSY;
+    runner_clear(runner);
+    runner->batch_count = runner->run_count = 0;
+    runner->work = WORK_NONE;
+    runner->tending = SQL_TEND_NONE;
+    runner->backoff_ns = runner->lost_ns = runner->away_timer_ns = 0;
+    runner->is_start_queued = runner->is_stopping = false;
+    return 0;
 }
 
 static void drop_message(void *message)
@@ -863,8 +887,8 @@ static void runner_show(const void *self, char *text, size_t size)
     {                                                                                              \
         .name = (type_name), .message_size = sizeof(struct sql_message),                           \
         .state_size = sizeof(struct runner_actor), .handle = runner_handle, .event = runner_event, \
-        .stop = runner_stop, .finish = runner_finish, .message_drop = drop_message,                \
-        .show = runner_show                                                                        \
+        .stop = runner_stop, .finish = runner_finish, .reset = runner_reset,                       \
+        .message_drop = drop_message, .show = runner_show                                          \
     }
 static const struct tr_type writer_type = RUNNER_TYPE("sql-writer");
 static const struct tr_type reader_type = RUNNER_TYPE("sql-reader");
@@ -894,7 +918,8 @@ int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
         &(struct tr_spawn_options){ .owner = "sql",
             .box = { .capacity = sql->options.queue_max + 8, .full = TR_FULL_FAIL },
             .grace_ns = GRACE_NS,
-            .ret_done = &runner->done },
+            .ret_done = &runner->done,
+            .supervisor = sql->options.supervisor },
         &runner->sender);
     if (rc < 0)
         goto free_runner;

@@ -185,6 +185,7 @@ struct sql_options {
      * process with status 74. If the function returns, no unit is stored any more. Any thread. */
     void (*fatal)(void *data, const char *line);
     void *fatal_data;
+    tr_sender supervisor; /* restarts writers and readers that fail; borrowed; none: they end */
 };
 
 /* Open the database, check its settings, migrate it, and start writer and reader actors on

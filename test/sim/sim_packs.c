@@ -12,6 +12,7 @@
 #include "services/packs/integrity.h"
 #include "support/log.h"
 #include "support/metric.h"
+#include "tree.h"
 
 enum { VERSIONS = 3, CLIENTS_MAX = 6, INODES_MAX = 4000, OPEN_MAX = 20000, SIZE = 200 };
 
@@ -26,6 +27,7 @@ struct inode {
 static struct {
     struct scenario s;
     struct integrity *integrity;
+    tr_sender supervisor;
     uint32_t clients;
     tr_sender senders[CLIENTS_MAX];
     uint32_t left[CLIENTS_MAX]; /* actions */
@@ -387,6 +389,8 @@ static void start(struct scenario *s)
         crypto_sha256(bytes, SIZE, now.sha256[i]);
         now.file[i] = inode_new(true);
     }
+    now.supervisor = tree_create(s->system);
+    options.supervisor = now.supervisor;
     CHECK_EQ_INT(integrity_start(s->system, &options, &now.integrity), 0);
     for (uint32_t i = 0; i < now.clients; i++) {
         now.left[i] = between(s, 3, 40);
@@ -425,6 +429,7 @@ static uint64_t run(uint64_t seed)
         tr_sender_drop(&now.senders[i]);
     tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 1000 * MS); /* hashes nobody waits for end */
     integrity_stop(&now.integrity);
+    tr_sender_drop(&now.supervisor);
     (void)tr_sim_run(s->sim, STEPS_MAX);
     tr_system_stats(s->system, &stats);
     CHECK_MSG(

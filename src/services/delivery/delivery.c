@@ -108,6 +108,7 @@ int delivery_start(
     if (delivery == NULL)
         return TR_ENOMEM;
     delivery->system = context->system;
+    delivery->supervisor = context->supervisor;
     delivery->env = tr_system_env(context->system);
     delivery->sql = context->sql;
     delivery->mode = mode_of(context->config);

@@ -21,6 +21,7 @@ struct direct;
 
 struct delivery {
     struct tr_system *system;
+    tr_sender supervisor; /* restarts the actors below when they fail; borrowed; may be none */
     const struct tr_env *env;
     struct sql *sql;
     struct tr_registry *convos;

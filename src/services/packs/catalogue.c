@@ -411,6 +411,7 @@ int catalogue_start(struct packs *packs, char *why, size_t why_size)
             &(struct catalogue){ .packs = packs, .number = 1 },
             &(struct tr_spawn_options){ .name = "packs catalogue",
                 .owner = "packs",
+                .supervisor = packs->supervisor,
                 .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
             &packs->catalogue);
     if (rc < 0)

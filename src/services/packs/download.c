@@ -576,7 +576,8 @@ static void on_invalidated(struct packs *packs, int64_t version_id)
 int downloads_start(struct packs *packs, char *why, size_t why_size)
 {
     struct integrity_options options = { .source = hash_source_of(packs->objects),
-        .hashes_max = packs->settings.hashes_max };
+        .hashes_max = packs->settings.hashes_max,
+        .supervisor = packs->supervisor };
     struct transfer_limits limits = { .per_user = packs->settings.downloads_per_user,
         .per_address = packs->settings.downloads_per_address };
     int rc;
@@ -586,7 +587,7 @@ int downloads_start(struct packs *packs, char *why, size_t why_size)
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     rc = integrity_start(packs->system, &options, &packs->integrity);
     if (rc == 0)
-        rc = transfers_start(packs->system, &limits, &packs->transfers);
+        rc = transfers_start(packs->system, &limits, packs->supervisor, &packs->transfers);
     if (rc == 0) {
         packs->download_rate = download_rate_create(packs->settings.requests_per_address);
         rc = packs->download_rate == NULL ? TR_ENOMEM : 0;

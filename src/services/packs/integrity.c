@@ -23,7 +23,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "services/packs/integrity_private.h"
-#include "services/packs/supervisor_stop.h"
 #include "support/log.h"
 #include "support/metric.h"
 
@@ -502,7 +501,6 @@ static void integrity_free(struct integrity *integrity)
 {
     if (integrity->view != NULL)
         tr_snapshot_destroy(&integrity->view);
-    base_free(integrity->state);
     base_free(integrity);
 }
 
@@ -525,25 +523,15 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
     integrity->waiters_max = options->waiters_max == 0 ? 16000 : options->waiters_max;
     integrity->on_hash = options->on_hash;
     integrity->on_hash_data = options->on_hash_data;
-    integrity->state = base_calloc(sizeof *integrity->state);
-    rc = integrity->state == NULL
-             ? TR_ENOMEM
-             : tr_snapshot_create(system, integrity_view_free, &integrity->view);
-    if (rc == 0) {
-        integrity->state->integrity = integrity;
-        integrity->child = (struct tr_child){ .name = "integrity",
-            .type = &cache_type,
-            .state = integrity->state,
-            .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL },
-            .restart = TR_TRANSIENT,
-            .ret_sender = &integrity->cache };
-        integrity->table = (struct tr_supervisor){ .name = "integrity supervisor",
-            .restarts_max = 1000,
-            .window_ns = TR_SECONDS(1),
-            .children = &integrity->child,
-            .child_count = 1 };
-        rc = tr_supervise(system, &integrity->table, "packs", &integrity->supervisor);
-    }
+    rc = tr_snapshot_create(system, integrity_view_free, &integrity->view);
+    if (rc == 0)
+        rc = tr_spawn(system, &cache_type, &(struct cache){ .integrity = integrity },
+            &(struct tr_spawn_options){ .name = "packs integrity",
+                .owner = "packs",
+                .ret_done = &integrity->done,
+                .supervisor = options->supervisor,
+                .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } },
+            &integrity->cache);
     if (rc < 0) {
         integrity_free(integrity);
         return rc;
@@ -555,20 +543,19 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
 void integrity_stop(struct integrity **integrity)
 {
     struct integrity *old = *integrity;
-    bool has_ended;
 
     if (old == NULL)
         return;
     *integrity = NULL;
-    has_ended = packs_stop_supervisor(old->system, &old->supervisor);
+    (void)tr_stop(tr_sender_weaken(old->cache));
+    (void)tr_done_wait(&old->done, NULL, NULL, 0);
     /* Hashes that were cancelled end within one read; until then their actors may tell. Pairs with
      * the release in hash_job_unref. */
     while (atomic_load_explicit(&old->jobs_alive, memory_order_acquire) > 0 &&
            tr_system_workers(old->system) > 0)
         (void)poll(NULL, 0, 1);
     tr_sender_drop(&old->cache);
-    if (has_ended)
-        integrity_free(old); /* else its supervisor may still read it */
+    integrity_free(old);
 }
 
 tr_sender integrity_sender(const struct integrity *integrity)

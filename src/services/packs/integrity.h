@@ -38,6 +38,7 @@ struct integrity_options {
     /* Told of every hash that begins, in the cache's turn; NULL: nobody is. */
     void (*on_hash)(void *data, int64_t key, tr_weak hasher);
     void *on_hash_data;
+    tr_sender supervisor; /* restarts the cache when it fails; borrowed; none: it ends */
 };
 int integrity_start(struct tr_system *system, const struct integrity_options *options,
     struct integrity **ret_integrity);

@@ -18,10 +18,8 @@ struct integrity {
     struct tr_snapshot *view;
     _Atomic uint64_t ticket;     /* the last one; also over restarts of the actor */
     _Atomic uint32_t jobs_alive; /* they use `source` */
-    tr_sender supervisor, cache;
-    struct tr_supervisor table;
-    struct tr_child child;
-    struct cache *state; /* copied in at a restart */
+    tr_sender cache;
+    struct tr_done *done;
 };
 
 enum entry_state { COLD, QUEUED, HASHING, VERIFIED };

@@ -13,7 +13,7 @@ static int probe_open(struct packs *packs, char *why, size_t why_size)
 {
     (void)why;
     (void)why_size;
-    return probe_start(packs->system, packs->sql, &packs->probe);
+    return probe_start(packs->system, packs->sql, packs->supervisor, &packs->probe);
 }
 
 static void probe_close(struct packs *packs)
@@ -93,6 +93,7 @@ int packs_start(const struct service_context *context, char *why, size_t why_siz
     if (packs == NULL)
         return TR_ENOMEM;
     packs->system = context->system;
+    packs->supervisor = context->supervisor;
     packs->env = tr_system_env(context->system);
     packs->sql = context->sql;
     packs->version = context->version == NULL ? "" : context->version;

@@ -20,6 +20,7 @@ struct packs_settings {
 
 struct packs {
     struct tr_system *system;
+    tr_sender supervisor; /* restarts the actors below when they fail; borrowed; may be none */
     const struct tr_env *env;
     struct sql *sql;
     char *data_path;     /* owned; the folder packs/ in it belongs to the service */

@@ -21,7 +21,6 @@
 #include "base/assert.h"
 #include "base/siphash.h"
 #include "http/http.h"
-#include "services/packs/supervisor_stop.h"
 #include "support/metric.h"
 
 enum {
@@ -52,10 +51,8 @@ struct transfers {
         key; /* of the hashes, so that clients cannot choose names that collide */
     _Atomic uint64_t id;
     struct tr_system *system;
-    tr_sender supervisor, list;
-    struct tr_supervisor table;
-    struct tr_child child;
-    struct transfer_list *state;
+    tr_sender list;
+    struct tr_done *done;
     _Atomic uint64_t words[TABLE_SIZE];
 };
 
@@ -457,8 +454,8 @@ static uint32_t at_most(uint32_t limit)
     return limit < COUNT_MAX ? limit : COUNT_MAX;
 }
 
-int transfers_start(
-    struct tr_system *system, const struct transfer_limits *limits, struct transfers **ret_flights)
+int transfers_start(struct tr_system *system, const struct transfer_limits *limits,
+    tr_sender supervisor, struct transfers **ret_transfers)
 {
     struct transfers *transfers = base_calloc(sizeof *transfers);
     const struct tr_env *env = tr_system_env(system);
@@ -472,45 +469,31 @@ int transfers_start(
     transfers->system = system;
     transfers->key.k0 = env->random(env->data);
     transfers->key.k1 = env->random(env->data);
-    transfers->state = base_calloc(sizeof *transfers->state);
-    if (transfers->state == NULL) {
-        base_free(transfers);
-        return TR_ENOMEM;
-    }
-    transfers->child = (struct tr_child){ .name = "flights",
-        .type = &list_type,
-        .state = transfers->state,
-        .box = { .full = TR_FULL_FAIL },
-        .restart = TR_TRANSIENT,
-        .ret_sender = &transfers->list };
-    transfers->table = (struct tr_supervisor){ .name = "flights supervisor",
-        .restarts_max = 1000,
-        .window_ns = TR_SECONDS(1),
-        .children = &transfers->child,
-        .child_count = 1 };
-    rc = tr_supervise(system, &transfers->table, "packs", &transfers->supervisor);
+    rc = tr_spawn(system, &list_type, &(struct transfer_list){ 0 },
+        &(struct tr_spawn_options){ .name = "packs transfers",
+            .owner = "packs",
+            .ret_done = &transfers->done,
+            .supervisor = supervisor,
+            .box = { .full = TR_FULL_FAIL } },
+        &transfers->list);
     if (rc < 0) {
-        base_free(transfers->state);
         base_free(transfers);
         return rc;
     }
-    *ret_flights = transfers;
+    *ret_transfers = transfers;
     return 0;
 }
 
 void transfers_stop(struct transfers **transfers)
 {
     struct transfers *old = *transfers;
-    bool has_ended;
 
     if (old == NULL)
         return;
     *transfers = NULL;
-    has_ended = packs_stop_supervisor(old->system, &old->supervisor);
+    (void)tr_stop(tr_sender_weaken(old->list));
+    (void)tr_done_wait(&old->done, NULL, NULL, 0);
     tr_sender_drop(&old->list);
-    if (!has_ended)
-        return; /* its supervisor may still read it */
-    base_free(old->state);
     base_free(old);
 }
 

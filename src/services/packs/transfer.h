@@ -20,8 +20,9 @@ struct transfer;
 struct transfer_limits {
     uint32_t per_user, per_address; /* at the same time; 0: no limit; at most 65,535 */
 };
-int transfers_start(
-    struct tr_system *system, const struct transfer_limits *limits, struct transfers **ret_flights);
+/* Start the list of transfers. `supervisor` restarts its actor when it fails; borrowed; none: it ends. */
+int transfers_start(struct tr_system *system, const struct transfer_limits *limits,
+    tr_sender supervisor, struct transfers **ret_transfers);
 /* Stop after the last download. Blocks. */
 void transfers_stop(struct transfers **transfers);
 

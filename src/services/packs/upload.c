@@ -27,8 +27,9 @@
 #include "services/packs/upload_private.h"
 #include "support/log.h"
 
-enum { TAG_SWEEP = 1 };
+enum { TAG_SWEEP = 1, TAG_RECOVER };
 #define SWEEP_NS TR_SECONDS(60)
+#define RECOVER_NS TR_MILLISECONDS(100)
 
 void (*_Atomic upload_removal_hook)(void);
 
@@ -627,6 +628,35 @@ static void sweep(struct uploads *uploads, struct tr_context *ctx)
     }
 }
 
+/* ---- after a restart ------------------------------------------------------------------------ */
+
+/* A step that the failure cut is over once the pool has done its work; its outcome is in the file.
+ * An upload that was being created or removed is removed: doing so twice is no error. */
+static void recover(struct uploads *uploads, struct tr_context *ctx)
+{
+    struct upload *next;
+    bool is_any_left = false;
+
+    for (struct upload *upload = uploads->first; upload != NULL; upload = next) {
+        next = upload->next;
+        if (!upload->is_cut)
+            continue;
+        if (atomic_load_explicit(&upload->holders, memory_order_acquire) > 1) {
+            is_any_left = true;
+            continue;
+        }
+        upload->is_cut = upload->is_taking_object = false;
+        if (upload->is_made && !upload->is_leaving) {
+            upload->offset = upload->file.offset;
+            end_step(uploads, ctx, upload);
+        } else {
+            begin_removal(uploads, ctx, upload);
+        }
+    }
+    if (is_any_left && tr_after(ctx, RECOVER_NS, TAG_RECOVER, NULL) < 0)
+        LOG_PLAIN(LOG_WARN, "packs", "an upload stays busy until the server starts again");
+}
+
 /* ---- the actor ------------------------------------------------------------------------------ */
 
 static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *message)
@@ -708,6 +738,8 @@ static enum tr_next uploads_event(void *self, struct tr_context *ctx, const stru
 
     if (event->kind == TR_EVENT_WORK) {
         on_work(uploads, ctx, event);
+    } else if (event->kind == TR_EVENT_TIMER && event->tag == TAG_RECOVER) {
+        recover(uploads, ctx);
     } else if (event->kind == TR_EVENT_TIMER) {
         sweep(uploads, ctx);
     } else if (event->kind == TR_EVENT_REPLY) {
@@ -731,7 +763,36 @@ static int uploads_begin(void *self, struct tr_context *ctx)
     struct uploads *uploads = self;
 
     sql_client_init(&uploads->sql, uploads->packs->sql);
+    if (tr_self_restarts(ctx) > 0)
+        recover(uploads, ctx);
     return tr_every(ctx, SWEEP_NS, TAG_SWEEP, NULL);
+}
+
+static void drop_jobs(struct upload *upload)
+{
+    if (upload->job != NULL)
+        tr_reply_drop(&upload->job->reply);
+    if (upload->waiting != NULL)
+        tr_reply_drop(&upload->waiting->reply);
+    upload_job_unref(upload->job);
+    upload_job_unref(upload->waiting);
+    upload->job = upload->waiting = NULL;
+}
+
+/* The table survives. Steps under way are cut; recover() goes on with them. */
+static int uploads_reset(void *self, enum tr_why why)
+{
+    struct uploads *uploads = self;
+
+    (void)why;
+    for (struct upload *upload = uploads->first; upload != NULL; upload = upload->next) {
+        drop_jobs(upload);
+        upload->is_cut = upload->is_busy;
+        upload->claim = 0;
+        upload->tag = 0;
+    }
+    sql_client_fini(&uploads->sql);
+    return 0;
 }
 
 void uploads_finish(void *self)
@@ -741,11 +802,7 @@ void uploads_finish(void *self)
     while (uploads->first != NULL) {
         struct upload *upload = uploads->first;
 
-        if (upload->job != NULL)
-            tr_reply_drop(&upload->job->reply);
-        upload_job_unref(upload->job);
-        upload_job_unref(upload->waiting);
-        upload->job = upload->waiting = NULL;
+        drop_jobs(upload);
         uploads->first = upload->next;
         upload_unref(upload);
     }
@@ -768,5 +825,6 @@ const struct tr_type uploads_type = {
     .handle = uploads_handle,
     .event = uploads_event,
     .finish = uploads_finish,
+    .reset = uploads_reset,
     .message_drop = drop_message,
 };

@@ -28,6 +28,7 @@ struct upload {
     bool is_leaving;       /* being removed */
     bool is_taking_object; /* with the object of its bytes, which nobody wanted when that began */
     bool is_busy;
+    bool is_cut;                /* the actor failed during the step */
     uint32_t tag;               /* of the question that was sent to database or catalogue */
     struct upload_job *job;     /* what the step is for; NULL: nobody asked */
     struct upload_job *waiting; /* the last bytes of one who went away, while it was busy */

@@ -110,6 +110,7 @@ int uploads_start(struct packs *packs, char *why, size_t why_size)
         rc = tr_spawn(packs->system, &uploads_type, &uploads,
             &(struct tr_spawn_options){ .name = "packs uploads",
                 .owner = "packs",
+                .supervisor = packs->supervisor,
                 .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
             &packs->uploads);
     if (rc != 0)

@@ -24,6 +24,7 @@
 #include "services/delivery/api/calls.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/cleanup.h"
+#include "tree.h"
 #include "web.h"
 
 /* A test program that defines this runs its cases on PostgreSQL. */
@@ -60,6 +61,7 @@ static inline int64_t site_now_s(void)
 /* ---- the service ---------------------------------------------------------------------------- */
 
 struct site {
+    tr_sender supervisor;
     char place[64];
     struct test_postgres postgres;
     struct tr_env env;
@@ -145,6 +147,7 @@ static inline void site_begin_with(struct site *site, const struct config *confi
                          .workers = 2, .blocking_threads = 12, .quiet = true, .env = &site->env },
                      &site->system),
         0);
+    site->supervisor = tree_create(site->system);
     site_open_sql(site);
     CHECK_EQ_INT(
         auth_start(site->system,
@@ -160,7 +163,8 @@ static inline void site_begin_with(struct site *site, const struct config *confi
                                          .config = config,
                                          .data_path = site->place,
                                          .service_did = "did:web:localhost",
-                                         .auth = site->auth },
+                                         .auth = site->auth,
+                                         .supervisor = site->supervisor },
                   why, sizeof why, &site->delivery) == 0,
         "%s", why);
     CHECK_EQ_INT(cleanup_start(site->delivery, &site->jobs), 0);
@@ -191,6 +195,7 @@ static inline void site_end(struct site *site)
     delivery_service.stop(site->delivery);
     auth_stop(&site->auth);
     sql_close(&site->sql);
+    tr_sender_drop(&site->supervisor);
     CHECK_EQ_INT(tr_system_join(site->system, TR_SECONDS(10)), 0);
     tr_system_destroy(&site->system);
     if (SITE_ON_POSTGRES)

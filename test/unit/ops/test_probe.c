@@ -43,7 +43,7 @@ TEST(probe, open_database_is_ready_and_asked)
     struct probe *probe;
 
     begin();
-    CHECK_EQ_INT(probe_start(system_, sql, &probe), 0);
+    CHECK_EQ_INT(probe_start(system_, sql, (tr_sender){ 0 }, &probe), 0);
     CHECK(probe_is_ready(probe, why, sizeof why));
     CHECK_EQ_STR(why, "");
     probe_stop(&probe);
@@ -59,7 +59,7 @@ TEST(probe, database_that_answers_stays_ready)
     uint64_t turns;
 
     begin();
-    CHECK_EQ_INT(probe_start(system_, sql, &probe), 0);
+    CHECK_EQ_INT(probe_start(system_, sql, (tr_sender){ 0 }, &probe), 0);
     tr_system_stats(system_, &stats);
     turns = stats.turns;
     /* Until it has asked and been answered: a tick, and the answer's turn. */
@@ -83,7 +83,7 @@ TEST(probe, every_allocation_of_start_may_fail)
     begin();
     do {
         base_fault_countdown(++countdown, 1);
-        rc = probe_start(system_, sql, &probe);
+        rc = probe_start(system_, sql, (tr_sender){ 0 }, &probe);
         CHECK(rc == 0 || rc == TR_ENOMEM);
         calls = base_fault_countdown(0, 0);
         if (rc == 0)
@@ -98,7 +98,7 @@ TEST(probe, without_its_actor_nothing_is_ready)
     struct probe *probe;
 
     begin();
-    CHECK_EQ_INT(probe_start(system_, sql, &probe), 0);
+    CHECK_EQ_INT(probe_start(system_, sql, (tr_sender){ 0 }, &probe), 0);
     CHECK_EQ_INT(tr_system_drain(system_, TR_SECONDS(10)), 0);
     CHECK(!probe_is_ready(probe, why, sizeof why));
     CHECK(strstr(why, "The database probe has failed") != NULL);

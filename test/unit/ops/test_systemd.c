@@ -46,7 +46,7 @@ TEST(systemd, without_it_nothing_happens)
     unsetenv("NOTIFY_SOCKET");
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_INT(systemd_notify(&systemd, "READY=1"), 0);
-    CHECK_EQ_INT(systemd_watchdog_start(NULL, &systemd, &sender), TR_ENOENT);
+    CHECK_EQ_INT(systemd_watchdog_start(NULL, &systemd, (tr_sender){ 0 }, &sender), TR_ENOENT);
     systemd_fini(&systemd);
 }
 
@@ -119,7 +119,7 @@ TEST(systemd, watchdog_is_pinged_while_the_system_is_idle)
     setenv("WATCHDOG_USEC", "20000", 1);
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 1 }, &system), 0);
-    CHECK_EQ_INT(systemd_watchdog_start(system, &systemd, &sender), 0);
+    CHECK_EQ_INT(systemd_watchdog_start(system, &systemd, (tr_sender){ 0 }, &sender), 0);
     for (int i = 0; i < 3; i++)
         CHECK_EQ_STR(received(), "WATCHDOG=1");
     tr_sender_drop(&sender);

@@ -15,6 +15,7 @@
 #include "services/packs/integrity.h"
 #include "services/packs/transfer.h"
 #include "support/metric.h"
+#include "tree.h"
 
 enum { SITE_VERSIONS = 64 };
 
@@ -73,6 +74,7 @@ static inline void site_open_with(
     objects_site_open(&site.files);
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 2 }, &site.system), 0);
     site.packs.system = site.system;
+    site.packs.supervisor = tree_create(site.system);
     site.packs.env = tr_system_env(site.system);
     site.packs.objects = site.files.objects;
     site.packs.settings = *settings;
@@ -92,6 +94,7 @@ static inline void site_close(void)
     http_server_stop(&site.server);
     CHECK_EQ_INT(transfers_held(site.packs.transfers), 0);
     downloads_stop(&site.packs);
+    tr_sender_drop(&site.packs.supervisor);
     tr_system_destroy(&site.system);
     objects_site_close(&site.files);
     for (int i = 0; i < SITE_VERSIONS; i++)

@@ -27,6 +27,7 @@
 #include "services/packs/packs.h"
 #include "services/packs/upload.h"
 #include "services/users/users.h"
+#include "tree.h"
 #include "web.h"
 
 /* A test program that defines this runs its cases on PostgreSQL. */
@@ -57,6 +58,7 @@ static const char *const who_names[WHO] = { "anyone", "a user", "an admin", "a s
     "the admin token", "a wrong token", "no token" };
 
 struct site {
+    tr_sender supervisor;
     char place[64];
     struct test_postgres postgres;
     char url[256];
@@ -144,6 +146,7 @@ static inline void site_open(struct site *site)
             &(struct tr_system_options){ .workers = 2, .blocking_threads = 12, .quiet = true },
             &site->system),
         0);
+    site->supervisor = tree_create(site->system);
     site_open_sql(site);
     CHECK_EQ_INT(auth_start(site->system,
                      &(struct auth_options){ .service_did = "did:web:localhost",
@@ -159,7 +162,8 @@ static inline void site_open(struct site *site)
                                       .data_path = site->place,
                                       .service_did = "did:web:localhost",
                                       .version = "1.2.3",
-                                      .auth = site->auth },
+                                      .auth = site->auth,
+                                      .supervisor = site->supervisor },
                   why, sizeof why, &state) == 0,
         "%s", why);
     site->packs = state;
@@ -176,6 +180,7 @@ static inline void site_close(struct site *site)
     sql_close(&site->sql);
     base_free(site->routes);
     base_free(site->migrations);
+    tr_sender_drop(&site->supervisor);
     CHECK_EQ_INT(tr_system_join(site->system, TR_SECONDS(10)), 0);
     tr_system_destroy(&site->system);
 }

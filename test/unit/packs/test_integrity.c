@@ -6,6 +6,7 @@
 #include "objects_site.h"
 #include "services/packs/integrity.h"
 #include "support/metric.h"
+#include "tree.h"
 
 enum { SIZE = 1 << 20 };
 
@@ -41,6 +42,7 @@ static struct {
     struct integrity *integrity;
     struct hash_source objects_source;
     tr_sender looker;
+    tr_sender supervisor;
 } site;
 
 static void site_open(const struct integrity_options *options, uint32_t threads)
@@ -56,6 +58,7 @@ static void site_open(const struct integrity_options *options, uint32_t threads)
     site.objects_source = hash_source_of(site.files.objects);
     if (mine.source.open == NULL)
         mine.source = site.objects_source;
+    mine.supervisor = site.supervisor = tree_create(site.system);
     CHECK_EQ_INT(integrity_start(site.system, &mine, &site.integrity), 0);
     CHECK_EQ_INT(
         tr_spawn(site.system, &looker_type, &(struct looker){ site.integrity }, NULL, &site.looker),
@@ -66,6 +69,7 @@ static void site_close(void)
 {
     tr_sender_drop(&site.looker);
     integrity_stop(&site.integrity);
+    tr_sender_drop(&site.supervisor);
     tr_system_destroy(&site.system);
     objects_site_close(&site.files);
 }

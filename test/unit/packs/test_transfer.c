@@ -16,7 +16,7 @@ static struct transfers *lease_open(uint32_t per_user, uint32_t per_address)
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 1 }, &lease_system), 0);
     CHECK_EQ_INT(transfers_start(lease_system,
                      &(struct transfer_limits){ .per_user = per_user, .per_address = per_address },
-                     &transfers),
+                     (tr_sender){ 0 }, &transfers),
         0);
     return transfers;
 }

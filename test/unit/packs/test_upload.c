@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files on their way in: pieces, offsets, checks, what a crash leaves, who comes second. */
 #include <dirent.h>
+#include <poll.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -626,6 +627,78 @@ TEST(upload, announced_again_is_the_same_one)
     want_id(&site, "GET", second, "", 200, "'offset':3");
     free(first);
     free(second);
+    site_end(&site);
+}
+
+/* Its table stays: the piece that was being written is in the file or not, and the client is told
+ * which. */
+TEST(upload, goes_on_when_its_actor_fails)
+{
+    struct tr_actor_info actor;
+    struct site site;
+    char *id;
+
+    site_begin(&site);
+    site_register(&site, "core");
+    id = create_text(&site, "core", "1.0.0", "before and after");
+    want_patch(&site, id, "0", "before ", 7, 204, "");
+    actor = tree_find(site.system, "packs uploads");
+    CHECK_EQ_INT(tr_inspect_kill(site.system, actor.id), 0);
+    want_id(&site, "GET", id, "", 200, "Upload-Offset: 7");
+    want_patch(&site, id, "7", "and ", 4, 204, "Upload-Offset: 11\r\n");
+    CHECK_EQ_INT(tr_inspect_kill(site.system, actor.id), 0);
+    want_patch(&site, id, "11", "after", 5, 204, "Upload-Offset: 16\r\n");
+    CHECK_EQ_INT(tr_inspect_kill(site.system, actor.id), 0);
+    finish(&site, id, 201, "");
+    CHECK_EQ_U64(tree_find(site.system, "packs uploads").restarts, 3);
+    check_nothing_is_left(&site);
+    free(id);
+    site_end(&site);
+}
+
+static _Atomic uint32_t removals_begun;
+static _Atomic bool may_remove;
+
+static void wait_in_removal(void)
+{
+    atomic_fetch_add(&removals_begun, 1);
+    while (!atomic_load(&may_remove))
+        (void)poll(NULL, 0, 1);
+}
+
+/* The removal that runs on the pool belongs to the life before; the next one repeats it after. */
+TEST(upload, goes_on_with_a_removal_when_its_actor_fails)
+{
+    struct tr_actor_info actor;
+    struct web_answer answer = { 0 };
+    struct site site;
+    char head[1600], *id;
+    int fd;
+
+    site_begin(&site);
+    site_register(&site, "core");
+    id = create_text(&site, "core", "1.0.0", "nobody wants this");
+    atomic_store(&upload_removal_hook, wait_in_removal);
+    fd = web_connect(admin_address(site.admin));
+    (void)snprintf(head, sizeof head,
+        "DELETE /v1/admin/uploads/%s HTTP/1.1\r\nHost: x\r\n%sConnection: close\r\n\r\n", id,
+        site.headers[TOKEN]);
+    web_send(fd, head, strlen(head));
+    while (atomic_load(&removals_begun) == 0)
+        (void)poll(NULL, 0, 1);
+    actor = tree_find(site.system, "packs uploads");
+    CHECK_EQ_INT(tr_inspect_kill(site.system, actor.id), 0);
+    web_receive(fd, &answer); /* the asker of an actor that failed gets an answer */
+    CHECK(answer.status >= 500);
+    web_answer_free(&answer);
+    close(fd);
+    atomic_store(&may_remove, true);
+    while (atomic_load(&removals_begun) < 2)
+        (void)poll(NULL, 0, 1);
+    atomic_store(&upload_removal_hook, NULL);
+    want_id(&site, "GET", id, "", 404, "UploadNotFound");
+    check_nothing_is_left(&site);
+    free(id);
     site_end(&site);
 }
 

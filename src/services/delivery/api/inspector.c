@@ -326,6 +326,7 @@ int inspector_start(struct delivery *delivery, tr_sender *ret_inspector)
     return tr_spawn(delivery->system, &inspector_type, &(struct inspector){ .delivery = delivery },
         &(struct tr_spawn_options){ .name = "delivery inspector",
             .owner = "delivery",
+            .supervisor = delivery->supervisor,
             .box = { .capacity = 16, .full = TR_FULL_FAIL } },
         ret_inspector);
 }

@@ -568,6 +568,7 @@ int direct_start(struct delivery *delivery, struct direct **ret_direct)
         rc = tr_spawn(delivery->system, &worker_type, &(struct direct_worker){ .direct = direct },
             &(struct tr_spawn_options){ .name = "delivery direct",
                 .owner = "delivery",
+                .supervisor = delivery->supervisor,
                 .box = { .capacity = BOX_MAX, .full = TR_FULL_FAIL } },
             &direct->workers[i]);
     if (rc < 0)

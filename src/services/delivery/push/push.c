@@ -610,7 +610,8 @@ int push_start(struct delivery *delivery, const struct config *config)
     rc = http_client_start(delivery->system,
         &(struct http_client_options){
             .allow_private = config_is_on(config, CONFIG_DELIVERY_PUSH_ALLOW_PRIVATE),
-            .concurrent_max = TASKS_MAX },
+            .concurrent_max = TASKS_MAX,
+            .supervisor = delivery->supervisor },
         &delivery->push_client);
     if (rc < 0)
         return rc;
@@ -621,6 +622,8 @@ int push_start(struct delivery *delivery, const struct config *config)
     rc = tr_spawn(delivery->system, &push_type, &push,
         &(struct tr_spawn_options){ .name = "delivery push",
             .owner = "delivery",
+            .supervisor = delivery->supervisor,
+            .grace_ns = 1, /* a stop does not wait for the gateway */
             .box = { .capacity = BOX_MAX, .full = TR_FULL_FAIL } },
         &delivery->push);
     if (rc < 0)
@@ -632,8 +635,7 @@ void push_stop(struct delivery *delivery)
 {
     if (!push_is_on(delivery))
         return;
-    /* What it waits for, and what it would still ask, is the gateway's time and not ours. */
-    (void)tr_kill(tr_sender_weaken(delivery->push));
+    (void)tr_stop(tr_sender_weaken(delivery->push));
     (void)tr_sender_wait_closed(delivery->push, 0);
 }
 

@@ -252,6 +252,7 @@ int cleanup_start(struct delivery *delivery, tr_sender *ret_jobs)
     return tr_spawn(delivery->system, &cleanup_type, &(struct jobs){ .delivery = delivery },
         &(struct tr_spawn_options){ .name = "delivery jobs",
             .owner = "delivery",
+            .supervisor = delivery->supervisor,
             .box = { .capacity = 16, .full = TR_FULL_FAIL } },
         ret_jobs);
 }

@@ -138,6 +138,7 @@ int db_worker_start(struct delivery *delivery)
     return tr_spawn(delivery->system, &db_worker_type, &(struct db_worker){ .delivery = delivery },
         &(struct tr_spawn_options){ .name = "delivery db_worker",
             .owner = "delivery",
+            .supervisor = delivery->supervisor,
             .box = { .capacity = 4096, .full = TR_FULL_FAIL } },
         &delivery->db_worker);
 }

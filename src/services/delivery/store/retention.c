@@ -354,6 +354,7 @@ int retention_start(struct delivery *delivery, tr_sender *ret_retention)
             .kept_s = delivery->log_kept_s },
         &(struct tr_spawn_options){ .name = "delivery retention",
             .owner = "delivery",
+            .supervisor = delivery->supervisor,
             .box = { .capacity = 16, .full = TR_FULL_FAIL } },
         ret_retention);
 }

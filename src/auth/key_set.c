@@ -159,7 +159,7 @@ int key_set_parse(struct span text, const struct key_set_options *options, struc
         rc = key_set_fill(set, json_root(&doc), options, why);
     else {
         if (why != NULL)
-            snprintf(why, KEY_SET_WHY_CHARS, "The key set is not JSON at byte %zu: %s",
+            snprintf(why, KEY_SET_WHY_CHARS, "The key set is not JSON at byte %zu: %s.",
                 doc.error.offset, doc.error.text == NULL ? tr_error_text(rc) : doc.error.text);
         rc = rc == TR_ENOMEM ? rc : TR_EPROTO;
     }

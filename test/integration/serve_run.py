@@ -477,7 +477,7 @@ def wrong_starts_say_what_to_do(folder):
         (["--set", "trace.url=foo"], "trace.url: expected a URL"),
         (["--set", "server.trusted_proxies=foo"], "server.trusted_proxies: expected networks"),
         (["--set", "auth.providers=a+https://a+/no/keys+x"], "auth.providers: /no/keys: "),
-        (["--set", f"auth.providers=a+https://a+file:{token}+x"], f"auth.providers: {token}: byte 0"),
+        (["--set", f"auth.providers=a+https://a+file:{token}+x"], f"auth.providers: {token}: The key set is not JSON at byte 0"),
         (["--set", "auth.providers=a+https://a+keys.json+x"], "auth.providers: expected NAME+ISSUER+KEYS+CLIENT_ID"),
         (["--set", "server.tls_certificate=/x"], "server.tls_key is not set"),
         (["--set", "server.tls_key=/x"], "server.tls_certificate is not set"),

@@ -187,7 +187,7 @@ static bool read_member(struct json_expect *expect, const char *name, char *to, 
 }
 
 /* Parse into *doc, which the caller frees. */
-static int parse_text(struct span text, struct json_doc *doc, const char **ret_why)
+static int parse_signed_text(struct span text, struct json_doc *doc, const char **ret_why)
 {
     int rc;
 
@@ -221,7 +221,7 @@ int manifest_read(struct span text, struct manifest *ret_manifest, const char **
     struct buffer again = { 0 };
     struct json_doc doc = { 0 };
     struct json_expect expect;
-    int rc = parse_text(text, &doc, ret_why);
+    int rc = parse_signed_text(text, &doc, ret_why);
 
     if (rc == 0) {
         expect = json_expect(json_root(&doc));
@@ -249,7 +249,7 @@ int manifest_statement_read(
     struct buffer again = { 0 };
     struct json_doc doc = { 0 };
     struct json_expect expect;
-    int rc = parse_text(text, &doc, ret_why);
+    int rc = parse_signed_text(text, &doc, ret_why);
 
     if (rc == 0) {
         expect = json_expect(json_root(&doc));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import.c: the run. It looks at the source's tables, asks for every conversation whether it may be
- * written, and only then writes: packages first, because Welcomes are matched with them, then one
+/* import.c: the run. It examines the source's tables and asks for every conversation whether it may
+ * be written. Only then it writes: packages first, because Welcomes are matched with them, then one
  * conversation after the other, in pages of their ids. */
 #include "services/delivery/import/import.h"
 
@@ -78,7 +78,7 @@ static enum state state_of(const struct sql_unit *unit, uint32_t step)
                                                                            : IS_ANOTHER;
 }
 
-/* What the database that is written to knows of each. */
+/* Reads the state of each conversation in the target database. */
 static int find_states(struct import_run *run, struct page *page)
 {
     char mark[ACT_CONVO_SIZE_MAX + 16];
@@ -167,7 +167,7 @@ static int refuse_others(struct import_run *run, struct page *page, uint64_t *re
 
 /* ---- conversations -------------------------------------------------------------------------- */
 
-/* The rows of one that is left out share its fate. */
+/* The rows of a skipped conversation share its fate. */
 static int skip_rows(struct import_run *run, const char *id, const char *reason)
 {
     int rc = 0;
@@ -202,7 +202,7 @@ static int import_one(struct import_run *run, const struct page *page, uint32_t 
             run, id.at, is_too_long(page, index) ? "is of a conversation left out" : reason);
     }
     rc = import_convo(run, id, page->states[index] == IS_BEGUN && !run->import->is_dry);
-    if (rc == TR_ENOENT) /* it was looked at and left out */
+    if (rc == TR_ENOENT) /* the conversation is skipped */
         rc = skip_rows(run, id.at, "is of a conversation left out");
     return rc;
 }
@@ -237,7 +237,7 @@ static uint64_t rows_seen(const struct import_run *run, int table)
     return rows;
 }
 
-/* What no conversation led to was not read. */
+/* Counts rows that no conversation led to, which were not read. */
 static int count_rest(struct import_run *run)
 {
     int rc = 0;

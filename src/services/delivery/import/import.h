@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import.h: the conversations of a Catbird server, from its PostgreSQL into this one's tables. What
- * is read is one moment of the source, which is not changed. Every row that is read is imported or
- * skipped for a reason, and counted.
+/* import.h: imports the conversations of a Catbird server from its PostgreSQL. The import reads one
+ * moment of the source and does not change it. It counts every row it reads as imported or as
+ * skipped for a reason.
  *
- * A conversation is written in bounded units, its members last, so nobody reaches one that is not
- * whole. A row of the audit log says of each that it was begun, then that it was imported: a run
- * that was cut is continued by the next, which begins the conversations again that are not whole
- * and leaves alone those that are. One that is there and was not imported ends the run before
- * anything is written. */
+ * It writes a conversation in bounded units, its members last, so no account reaches a conversation
+ * that is not whole. A row of the audit log marks each conversation as begun, then as imported. The
+ * next run continues an interrupted one: it restarts the conversations that are not whole and
+ * leaves the others alone. A conversation that exists without being imported ends the run before it
+ * writes anything. */
 #ifndef SERVICES_DELIVERY_IMPORT_IMPORT_H
 #define SERVICES_DELIVERY_IMPORT_IMPORT_H
 
@@ -15,20 +15,21 @@
 
 struct delivery_import {
     const char *from; /* postgresql://… */
-    struct sql *sql;  /* into this; NULL in a dry run that has none to compare with */
-    bool is_dry;      /* decide everything, write nothing */
+    struct sql *sql;  /* the target; NULL in a dry run without one */
+    bool is_dry;      /* decides everything, writes nothing */
     int64_t now_ms;
     void *data;
-    /* Conversations that were looked at, of how many. */
+    /* Reports the conversations done so far, and their number. */
     void (*on_progress)(void *data, uint64_t done, uint64_t total);
-    /* Something to know: about a conversation, or, with an empty subject, about the source. */
+    /* Reports a finding about a conversation or, with an empty subject, about the source. */
     void (*on_finding)(void *data, struct span subject, const char *text);
-    /* At the end: what became of so many rows of a table; `reason` is NULL for those imported.
-     * The fates of a table follow each other. */
+    /* Reports at the end how many rows of a table had this fate; `reason` is NULL for imported
+     * rows. The fates of a table follow each other. */
     void (*on_fate)(void *data, const char *table, const char *reason, uint64_t rows);
 };
 
-/* Blocks; from no worker. 0, or an error with a sentence in `why` that says what to do. */
+/* Runs the import. Blocks; not on a worker. Returns 0, or an error with a sentence in `why` that
+ * says what to do. */
 int delivery_import_catbird(const struct delivery_import *import, char *why, size_t why_size);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_convo.c: one conversation, in this order: its row with the mark that it is begun, its log,
- * its Welcomes, what the log made known of the row, its members, the mark that it is whole. Any
- * part may be in a unit of its own; without members nobody has access to it. */
+/* import_convo.c: writes one conversation in this order: its row with the mark that it is begun,
+ * its log, its Welcomes, facts of the row that the log revealed, its members, the mark that it is
+ * whole. Any part may be in a unit of its own; without members no account has access. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,8 @@ SQL_STATEMENT(put_convo,
 SQL_STATEMENT(set_convo,
     "UPDATE convos SET epoch = $2, confirmed_epoch = $2, seq = $3, kept_from = $4, active_ms = $5,"
     " group_id = $6, group_info = $7, group_info_epoch = $8, chain = $9 WHERE id = $1");
-/* Why somebody left is not known. As if they had been removed: they come back if they are added. */
+/* The source does not say why a member left. It counts as removed: it comes back when it is added.
+ */
 SQL_STATEMENT(put_member,
     "INSERT INTO members (convo, did, join_seq, leave_seq, joined_ms, is_admin, is_moderator,"
     " unread_extra, read_seq, left_ms, was_removed)"
@@ -41,7 +42,7 @@ static int copy(struct buffer *to, struct span from, size_t size_max)
     return from.at == NULL ? 0 : buffer_span(to, from);
 }
 
-/* At most so many bytes, and no part of a character. */
+/* Cuts a text to `size_max` bytes without splitting a character. */
 static struct span cut(struct span text, size_t size_max)
 {
     if (text.size <= size_max)
@@ -77,7 +78,7 @@ static int on_convo(void *data, const struct source_row *row)
                : 0;
 }
 
-/* The group info tells the group's id, its suite, and an epoch that somebody has reached. */
+/* The group info has the group's id, its suite, and an epoch that a member has reached. */
 static int read_group_info(struct import_convo *convo)
 {
     struct mls_group_info info;
@@ -100,7 +101,7 @@ static int read_group_info(struct import_convo *convo)
     suite = mls_suite_of(info.context.suite);
     if (suite != NULL &&
         !span_is((struct span){ convo->suite.bytes, convo->suite.size }, suite->name)) {
-        /* What is sent from now on is held against it, so it is what the members have. */
+        /* Later messages are checked against the suite, so take the members' own. */
         if (convo->suite.size > 0)
             import_finding(convo->run, import_id(convo),
                 "its cipher suite is said to be another than its group info has: %s", suite->name);
@@ -196,7 +197,7 @@ static int on_member(void *data, const struct source_row *row)
     if (!is_in)
         most(&person->left_ms, source_int(row, MEMBER_LEFT));
     person->is_in = person->is_in || is_in;
-    if (is_in) { /* roles of a device that left are gone */
+    if (is_in) { /* a device that left has no role */
         person->is_admin = person->is_admin || source_int(row, MEMBER_IS_ADMIN) != 0;
         person->is_moderator = person->is_moderator || source_int(row, MEMBER_IS_MODERATOR) != 0;
         if (!source_is_null(row, MEMBER_READ))
@@ -503,7 +504,7 @@ int import_convo(struct import_run *run, struct span id, bool is_begun)
         return TR_ENOMEM;
     convo->run = run;
     convo->id_size = id.size;
-    memcpy(convo->id, id.at, id.size); /* the caller has looked at its size */
+    memcpy(convo->id, id.at, id.size); /* the caller has checked its size */
     for (uint32_t i = 0; i < 5; i++)
         convo->rules[i] = -1;
     if (is_begun)

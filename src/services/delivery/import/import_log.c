@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_log.c: a conversation's messages and commits. A Catbird server numbered both without
- * looking inside, and nothing in its database keeps a number from being given twice.
+/* import_log.c: the messages and commits of a conversation. A Catbird server numbered both without
+ * reading them, and its database allows a number to occur twice.
  *
- * - Sequence numbers are kept. One that is there twice moves its second row, and what follows, up:
- *   never down, so that who resumes from an old cursor sees some rows again and misses none.
- * - The bytes decide what a row is and which epoch it is of. Of several commits made at one epoch
- *   the first is the one that members could process: the others are kept as revoked, which nobody
- *   is given.
- * - The conversation's epoch is the highest that a member is known to have reached, not the
- *   server's count of commits, which runs ahead of it by every commit that lost.
- * - A row can claim any epoch. One that the server never reached is not believed.
+ * - Sequence numbers are kept. The second row of a number, and the rows after it, move up, never
+ * down: a client that resumes from an old cursor sees some rows again and misses none.
+ * - The bytes decide the kind and the epoch of a row. Of several commits of one epoch the first is
+ * the one that members could process; the others are stored as revoked and never delivered.
+ * - The conversation's epoch is the highest that a member has reached, not the server's count of
+ * commits, which every losing commit advanced.
+ * - A row can claim any epoch. The import ignores an epoch that the server never reached.
  *
- * Rows come in the order of their numbers. Times become places in it: `points`, sorted by time, are
- * passed as rows are. */
+ * Rows come in the order of their numbers. Times become places in that order: the import passes
+ * `points`, sorted by time, while it reads rows. */
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "services/delivery/api/api.h"
@@ -21,10 +20,9 @@
 #include "services/delivery/mls/mls_message.h"
 #include "services/delivery/store/schema.h"
 
-/* The commit that removes somebody may be stamped a moment after it. */
+/* A commit's timestamp may be a moment after the removal it made. */
 enum { REMOVAL_MS = 2000 };
-/* Where numbering begins when all rows were deleted and the old numbers are lost: above any cursor.
- */
+/* The first number when all rows were deleted and the old numbers are lost: above any cursor. */
 enum { SEQ_AFTER_LOSS = 1000000 };
 enum { BASES_MAX = 1 << 24 };
 
@@ -42,7 +40,8 @@ struct row {
     unsigned char sha256[32];
 };
 
-/* ---- who was there when --------------------------------------------------------------------- */
+/* ---- intervals of membership -------------------------------------------------------------------
+ */
 
 static void place(struct import_convo *convo, const struct import_point *point, uint64_t before,
     uint64_t leave_seq)
@@ -60,7 +59,7 @@ static void place(struct import_convo *convo, const struct import_point *point, 
 /* Points up to this row's time lie before it. */
 static void pass_points(struct import_convo *convo, const struct row *row)
 {
-    /* Who came before the oldest row that is left may have been there for those that are gone. */
+    /* A member from before the oldest row may have been there for deleted ones. */
     uint64_t before = convo->rows == 0 ? 0 : convo->last_seq;
 
     if (row->created_ms > convo->newest_ms || convo->rows == 0)
@@ -75,7 +74,7 @@ static void pass_points(struct import_convo *convo, const struct row *row)
     }
 }
 
-/* So many of the newest application messages are not read. */
+/* Finds the read position behind which `unread` application messages lie. */
 static uint64_t count_back(const struct import_convo *convo, int64_t unread, uint64_t join_seq)
 {
     uint64_t wanted = (uint64_t)unread;
@@ -110,9 +109,10 @@ void import_log_place_all(struct import_convo *convo)
     }
 }
 
-/* ---- what a row is -------------------------------------------------------------------------- */
+/* ---- the kind of a row -------------------------------------------------------------------------
+ */
 
-/* False: there was one of this base. *ret_rc: out of memory. */
+/* Adds a commit's base epoch. Returns false if there was one. *ret_rc: out of memory. */
 static bool add_base(struct import_convo *convo, uint64_t base, int *ret_rc)
 {
     uint32_t low = 0, high = convo->base_count;
@@ -216,8 +216,8 @@ static int decide(struct import_convo *convo, const struct source_row *from, str
 
 /* ---- storing -------------------------------------------------------------------------------- */
 
-/* As it is named when it is sent: `msg`, sender, id. What comes again then gets the first answer.
- */
+/* Names the row as sendMessage does: `msg`, sender, id. So a repeated request gets the first
+ * answer. */
 static int put_row(struct import_convo *convo, const struct source_row *from, const struct row *row)
 {
     struct import_run *run = convo->run;
@@ -265,7 +265,7 @@ static int64_t time_of(const struct import_convo *convo, const struct source_row
     return convo->rows == 0 ? convo->created_ms : convo->newest_ms;
 }
 
-/* Its own number, or the next one that is free. */
+/* Returns the row's own number, or the next free one. */
 static uint64_t number_of(struct import_convo *convo, const struct source_row *from)
 {
     int64_t said = source_int(from, MESSAGE_SEQ);
@@ -386,7 +386,7 @@ int import_log(struct import_convo *convo)
     if (rc == 0 && convo->group_id.size == 0)
         rc = import_select(run, CATBIRD_MESSAGES,
             "WHERE convo_id::text = $1 ORDER BY seq DESC LIMIT 20", convo->id, on_newest, convo);
-    if (rc == 0) /* by number; in it the epoch before the commit, and that before what follows it */
+    if (rc == 0) /* by number; within one, the epoch before the commit first */
         rc = import_select(run, CATBIRD_MESSAGES,
             "WHERE convo_id::text = $1 ORDER BY 6, 5, 4 DESC NULLS LAST, 9, 2", convo->id,
             on_message, convo);

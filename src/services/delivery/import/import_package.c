@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_package.c: key packages and the devices they are of. A package is checked as if it was
- * uploaded now; those that are used come along, so that nobody can publish one again. Whatever is
- * there already stays as it is. */
+/* import_package.c: key packages and their devices. The import checks a package as if it were
+ * uploaded now. It takes used packages along, so that no account can publish one again. Existing
+ * rows stay as they are. */
 #include "crypto/encoding.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/package.h"
@@ -64,7 +64,7 @@ struct package {
     bool is_used;
 };
 
-/* The device that the credential names, else that of the row. */
+/* Finds the device in the credential, else in the row. */
 static bool find_device(struct package *package, struct span said)
 {
     struct span identity = package->read.leaf.identity;
@@ -83,7 +83,7 @@ static void find_end(struct package *package, const struct source_row *row, int6
 {
     uint64_t end_s = package->read.leaf.not_after_s;
 
-    /* A life without end is cut to the longest that an upload may have. */
+    /* An endless lifetime is cut to the longest that an upload may have. */
     package->not_after_s = now_s + PACKAGE_SPAN_S_MAX;
     if (end_s < (uint64_t)package->not_after_s)
         package->not_after_s = (int64_t)end_s;
@@ -136,7 +136,7 @@ static int on_package(void *data, const struct source_row *row)
     import_blob(run, package.read.bytes);
     import_int(run, package.not_after_s);
     import_int(run, package.read.is_last_resort);
-    /* Whoever had reserved one has lost it with the other server. */
+    /* A lease of the other server is lost. */
     import_int(
         run, package.is_used && !package.read.is_last_resort ? PACKAGE_CONSUMED : PACKAGE_FREE);
     import_int(run, package.is_used);

@@ -16,7 +16,7 @@ void import_fate(struct import_run *run, enum import_table table, const char *re
            (run->fates[i].table != table || (run->fates[i].reason == NULL) != (reason == NULL) ||
                (reason != NULL && strcmp(run->fates[i].reason, reason) != 0)))
         i++;
-    tr_assert(i < IMPORT_FATES_MAX); /* the reasons are all in this program */
+    tr_assert(i < IMPORT_FATES_MAX); /* all reasons are literals of this program */
     if (i == run->fate_count) {
         run->fates[i].table = table;
         run->fates[i].reason = reason;

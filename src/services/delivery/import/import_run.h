@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_run.h: what the parts of an import share. The source's tables (import_tables.c), the unit
- * that is being filled (import_run.c), one conversation (import_convo.c: its row, policy and
- * members; import_log.c: its messages; import_welcome.c), key packages and devices
- * (import_package.c). */
+/* import_run.h: the common parts of an import: the source's tables (import_tables.c), the unit that
+ * is being filled (import_run.c), one conversation (import_convo.c: its row, policy and members;
+ * import_log.c: its messages; import_welcome.c), key packages and devices (import_package.c). */
 #ifndef SERVICES_DELIVERY_IMPORT_IMPORT_RUN_H
 #define SERVICES_DELIVERY_IMPORT_IMPORT_RUN_H
 
@@ -74,8 +73,7 @@ extern const struct source_table import_tables[CATBIRD_TABLES];
 /* ---- the run -------------------------------------------------------------------------------- */
 
 enum { IMPORT_FATES_MAX = 96 };
-/* A unit is written when it has as much as this. Small conversations share one, so that each does
- * not cost a COMMIT of its own. */
+/* Bounds of a unit. Small conversations share one, so that not each costs a COMMIT. */
 enum { IMPORT_STEPS_MAX = 1000, IMPORT_BYTES_MAX = 1 << 20 };
 
 struct import_run {
@@ -99,26 +97,26 @@ struct import_run {
     size_t why_size;
 };
 
-/* So many rows of a table were imported (reason NULL) or not. Reasons are literals. */
+/* Counts rows of a table as imported (reason NULL) or skipped. Reasons are literals. */
 void import_fate(
     struct import_run *run, enum import_table table, const char *reason, uint64_t rows);
 void import_finding(struct import_run *run, struct span subject, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Select from a table; sets `why`. 0 and no rows if the source has no such table. */
+/* Selects from a table; sets `why`. Returns 0 and no rows if the source has no such table. */
 int import_select(struct import_run *run, enum import_table table, const char *rest,
     const char *value, source_row_fn on_row, void *data);
 
-/* Begin a step of the unit and give its values. Out of memory is told by import_store. */
+/* Begins a step of the unit and adds its values. import_store reports out of memory. */
 void import_step(struct import_run *run, const struct sql_statement *statement, int64_t rows);
-/* The same for an INSERT that may find its row there: if it does, a row of this table that was
- * counted as imported is counted as there already. */
+/* Does the same for an INSERT that may find its row: then a row counted as imported counts as
+ * existing. */
 void import_step_maybe(
     struct import_run *run, const struct sql_statement *statement, enum import_table table);
 void import_int(struct import_run *run, int64_t value);
 void import_text(struct import_run *run, struct span text);  /* absent is NULL */
 void import_blob(struct import_run *run, struct span bytes); /* absent is NULL */
 void import_null(struct import_run *run);
-/* Between steps: write the unit if it has become large. `now`: whatever it holds. */
+/* Writes the unit between two steps if it has become large. `now`: in any case. */
 int import_store(struct import_run *run, bool now);
 
 /* ---- one conversation ----------------------------------------------------------------------- */
@@ -137,9 +135,9 @@ struct import_person {
     bool is_moderator;
 };
 
-/* When somebody came, left or read: becomes a place in the log. */
+/* A moment when a member joined, left or read: becomes a place in the log. */
 struct import_point {
-    int64_t from_ms; /* the first row of this time or later is on its other side */
+    int64_t from_ms; /* the first row at or after this time lies behind the point */
     uint32_t person;
     enum { POINT_JOIN, POINT_LEAVE, POINT_READ } kind;
 };
@@ -159,7 +157,7 @@ struct import_convo {
     int64_t rules[5]; /* RULE_…; -1: not known */
     struct buffer creator, name, description, suite, group_info;
     uint64_t group_info_epoch;
-    struct buffer group_id; /* of the group its messages are of; empty: not known */
+    struct buffer group_id; /* of the group of its messages; empty: not known */
     /* its members: persons[i] is roster.members[i] */
     struct roster roster;
     struct import_person *persons;
@@ -175,7 +173,7 @@ struct import_convo {
     uint64_t first_seq, last_seq;
     int64_t newest_ms;
     unsigned char chain[32];
-    uint64_t *bases; /* of the commits that count, sorted */
+    uint64_t *bases; /* base epochs of winning commits, sorted */
     uint32_t base_count, base_capacity;
     uint64_t recent[IMPORT_RECENT_MAX]; /* seqs of the newest application messages: a ring */
     uint64_t recent_count;
@@ -191,13 +189,13 @@ static inline struct span import_id(const struct import_convo *convo)
     return (struct span){ convo->id, convo->id_size };
 }
 
-/* All of it, from the row on. `is_begun`: an earlier run was cut in it. */
+/* Imports a conversation. `is_begun`: an earlier run was interrupted in it. */
 int import_convo(struct import_run *run, struct span id, bool is_begun);
 int import_log(struct import_convo *convo);
-/* Everybody's join_seq, leave_seq and read_seq, when the log was read. */
+/* Sets join_seq, leave_seq and read_seq of all members after the log was read. */
 void import_log_place_all(struct import_convo *convo);
 int import_welcomes(struct import_convo *convo);
-/* Of a DID, or a DID with #device: the bare one. */
+/* Strips #device from a DID. */
 struct span import_bare_did(struct span did);
 
 /* ---- the rest ------------------------------------------------------------------------------- */

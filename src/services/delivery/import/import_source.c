@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_source.c: libpq and not sql.h, which cannot do this: it opens a database to own it (it
- * looks for its own migrations there and makes their table), its reads are one snapshot per unit
- * and not one for all, and a unit's rows are in memory together.
+/* import_source.c: uses libpq and not sql.h, for three reasons: sql.h owns the database it opens
+ * and creates its migrations table there; its snapshot covers one unit, not the whole import; and
+ * it holds all rows of a unit in memory.
  *
- * Every result is binary, so every column is asked for as bigint, text or bytea. A select is sent
- * in single-row mode: the server streams, and one row is here at a time. */
+ * Every result is binary, so the select casts every column to bigint, text or bytea. A select runs
+ * in single-row mode: the server streams, and one row is in memory at a time. */
 #include "services/delivery/import/import_source.h"
 
 #include <libpq-fe.h>
@@ -39,7 +39,7 @@ struct source_row {
     const PGresult *result;
 };
 
-/* libpq ends lines, and may have several. */
+/* libpq's messages end in a newline and may have several lines. */
 static void say(char *why, size_t why_size, const char *before, const char *text)
 {
     (void)snprintf(why, why_size, "%s%s", before, text == NULL ? "" : text);
@@ -127,7 +127,7 @@ int64_t source_int(const struct source_row *row, uint32_t column)
     return (int64_t)value;
 }
 
-/* Nobody waits for the rows that are still to come. */
+/* Cancels the rest of the rows. */
 static void cancel(struct source *source)
 {
     PGcancel *cancel = PQgetCancel(source->pg);
@@ -179,7 +179,8 @@ int source_ask(
     return send(source, text, value == NULL ? 0 : 1, &value, on_row, data);
 }
 
-/* ---- what is there -------------------------------------------------------------------------- */
+/* ---- tables of the source ----------------------------------------------------------------------
+ */
 
 static struct learned *find_table(struct source *source, struct span name)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_tables.c: the tables of a Catbird server, as far as they are known. What is not here is
- * named when it is met, and not read. */
+/* import_tables.c: the known tables of a Catbird server. The import names an unknown table and does
+ * not read it. */
 #include "services/delivery/import/import_run.h"
 
 static const struct source_column conversations[] = {
@@ -67,8 +67,7 @@ static const struct source_column packages[] = {
     [PACKAGE_USED] = { "consumed_at", SOURCE_TIME, true },
     [PACKAGE_CREATED] = { "created_at", SOURCE_TIME, false },
 };
-/* How this one looks is a guess; what is not there is not imported, and the devices register again.
- */
+/* This table's shape is a guess. If it is missing, devices register again. */
 static const struct source_column devices[] = {
     [DEVICE_USER] = { "user_did", SOURCE_TEXT, false },
     [DEVICE_ID] = { "device_id", SOURCE_TEXT, false },

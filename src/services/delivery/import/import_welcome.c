@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_welcome.c: the Welcomes of a conversation that nobody has used. The source has one copy
- * for each recipient; here it is stored once, and the copies follow each other when they are
- * ordered by their bytes. */
+/* import_welcome.c: the unused Welcomes of a conversation. The source has a copy for each
+ * recipient; here it is stored once. Ordered by bytes, the copies follow each other. */
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "services/delivery/api/api.h"
@@ -12,14 +11,14 @@
 
 SQL_STATEMENT(put_welcome,
     "INSERT INTO welcomes (convo, seq, part, bytes, created_ms) VALUES ($1, $2, $3, $4, $5)");
-/* Whose package it was for says the device, where the package is still known. */
+/* Finds the device by the package, where the package is still known. */
 SQL_STATEMENT(put_target,
     "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms, why)"
     " VALUES ($1, $2, $3, $4, $5, COALESCE((SELECT k.device FROM key_packages k WHERE k.ref = $4"
     " AND k.did = $5), $6), $7, $8, $9) ON CONFLICT DO NOTHING");
 
-/* The reference that the row names, if the Welcome has it; else the Welcome's only one, else what
- * the row says. False: there is none. */
+/* Returns the reference that the row names, if the Welcome has it; else the Welcome's only one,
+ * else the row's. False: there is none. */
 static bool find_ref(const struct mls_message *welcome, struct span said_hex,
     unsigned char ref[MLS_REFERENCE_SIZE_MAX], size_t *ret_size)
 {
@@ -71,7 +70,7 @@ static const char *refuse(const struct import_convo *convo, const struct source_
     return NULL;
 }
 
-/* A place in the log from which its recipient, in since join_seq, may have it. */
+/* Stores the Welcome at a place in the log that its recipient, a member since join_seq, can see. */
 static void put_bytes(
     struct import_convo *convo, struct span bytes, int64_t created_ms, uint64_t join_seq)
 {

@@ -6,15 +6,16 @@
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/schema.h"
 
-/* ---- what is stored ------------------------------------------------------------------------- */
+/* ---- the stored epoch --------------------------------------------------------------------------
+ */
 
-/* The group info of the epoch a commit or proposal was made in: what its signature covers. And
- * whether the caller is in. */
+/* Reads the group info of the epoch a commit or proposal was made in, which its signature covers,
+ * and whether the caller is a member. */
 SQL_STATEMENT(find_context,
     "SELECT group_info, (SELECT COUNT(*) FROM members m WHERE m.convo = $1 AND m.did = $3"
     " AND m.leave_seq IS NULL) FROM convos WHERE id = $1 AND group_info_epoch = $2"
     " AND group_info IS NOT NULL");
-/* The proposals of that epoch: behind the commit that led to it. */
+/* Reads the proposals of that epoch, which follow the commit that led to it. */
 SQL_STATEMENT(find_proposals,
     LOG_CUT("l.bytes",
         "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind <> 1"
@@ -73,8 +74,8 @@ static bool is_join(const struct commit_check *check)
     return act_has(check->act, ACT_COMMITS) && act_commit(check->act)->kind == COMMIT_JOIN;
 }
 
-/* Empty: there is none of that epoch, or it is none of the caller's business. Who joins from
- * outside may be let in. */
+/* Returns the stored group info, or empty: the server has none of that epoch, or the caller may not
+ * see it. An account that joins by an external commit may. */
 static struct span stored_context(const struct commit_check *check)
 {
     if (!has_context(check) || !(is_in(check) || is_join(check)))
@@ -82,10 +83,11 @@ static struct span stored_context(const struct commit_check *check)
     return sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0);
 }
 
-/* ---- who signed it -------------------------------------------------------------------------- */
+/* ---- signatures --------------------------------------------------------------------------------
+ */
 
-/* Whose signature a public message must have. A member has its key in the tree, who is asked in
- * from outside in the group's context; who joins brings it along. */
+/* Finds the key that must have signed a public message. A member's key is in the tree, an external
+ * sender's in the group context; a joiner brings its own. */
 static bool find_signer(
     const struct mls_message *message, const struct mls_group_info *info, struct span *ret_key)
 {
@@ -109,8 +111,8 @@ static bool find_signer(
     return false;
 }
 
-/* The signature of a public message of the group, as far as its info lets us look: *ret_is_verified
- * says so. NULL, or what is wrong. */
+/* Verifies the signature of a public message, as far as the group info allows: *ret_is_verified
+ * says whether it did. Returns NULL, or a sentence about the fault. */
 static const char *check_message(
     const struct mls_message *message, const struct mls_group_info *info, bool *ret_is_verified)
 {
@@ -130,7 +132,8 @@ static const char *check_message(
     return NULL;
 }
 
-/* The group as it was when the commit or the proposal was made. False: it is not known here. */
+/* Reads the group as it was when the commit or proposal was made. Returns false if the server does
+ * not have it. */
 static bool read_context(const struct commit_check *check, struct mls_group_info *ret_info)
 {
     struct span context = stored_context(check);
@@ -149,7 +152,8 @@ static const char *check_signature(const struct commit_check *check)
     return check_message(&content->mls, &info, &content->is_verified);
 }
 
-/* Of those that come with a commit, which vouches for them if nothing is known. */
+/* Checks the proposals in a commit's bundle. Without a stored group info the commit vouches for
+ * them. */
 static const char *check_proposals(const struct commit_check *check)
 {
     const struct commit_act *commit =
@@ -169,7 +173,8 @@ static const char *check_proposals(const struct commit_check *check)
     return why;
 }
 
-/* ---- what it commits ------------------------------------------------------------------------ */
+/* ---- proposals by reference --------------------------------------------------------------------
+ */
 
 struct references {
     uint32_t count;
@@ -179,7 +184,7 @@ struct references {
     } at[];
 };
 
-/* Of a private proposal there is none: what it is made of is encrypted. */
+/* A private proposal has no reference here: its content is encrypted. */
 static void add_reference(
     struct references *references, const struct mls_suite *suite, struct span bytes)
 {
@@ -203,7 +208,8 @@ static bool has_reference(const struct references *references, struct span refer
     return false;
 }
 
-/* Of what was stored before, and of what comes with the commit. NULL: out of memory. */
+/* Collects the references of stored proposals and of those in the bundle. NULL when out of memory.
+ */
 static struct references *read_references(
     const struct commit_check *check, const struct mls_suite *suite)
 {
@@ -221,8 +227,8 @@ static struct references *read_references(
     return references;
 }
 
-/* Is everything the commit refers to here? Only assisted mode, which takes no private proposals,
- * can ask. */
+/* Does the server have every proposal that the commit refers to? Only assisted mode, which takes no
+ * private proposals, can tell. */
 static bool knows_proposals(const struct commit_check *check)
 {
     const struct mls_commit *commit = &check->act->content->mls.commit;
@@ -237,7 +243,7 @@ static bool knows_proposals(const struct commit_check *check)
     references = suite == NULL ? NULL : read_references(check, suite);
     if (references == NULL)
         return false;
-    /* Nothing is committed twice, so more than there are cannot all be known. */
+    /* A commit names no proposal twice, so more references than proposals cannot all be known. */
     is_known = commit->reference_count <= references->count;
     while (is_known && mls_proposal_next(&list, &proposal))
         is_known = !proposal.is_reference || has_reference(references, proposal.reference);
@@ -245,7 +251,8 @@ static bool knows_proposals(const struct commit_check *check)
     return is_known;
 }
 
-/* ---- where it leads ------------------------------------------------------------------------- */
+/* ---- the new epoch -----------------------------------------------------------------------------
+ */
 
 static const char *check_context(const struct act *act, const struct mls_group_info *info)
 {
@@ -304,8 +311,8 @@ static const char *check_group_info(struct commit_check *check)
     return why != NULL ? why : read_roster(check, &info);
 }
 
-/* Whether the signatures fit what is stored is for who is in to know. Of anybody else the commit is
- * only not verified: the conversation asks first who may join, then for that. */
+/* Only a member may learn whether the signatures fit the stored group. Of other callers the commit
+ * just counts as not verified; the conversation checks the right to join first. */
 static void check_signatures(struct commit_check *check)
 {
     check->label = act_has(check->act, ACT_COMMITS) ? "InvalidCommit" : "InvalidMessage";

@@ -20,8 +20,8 @@ struct commit_check {
     bool has_stored; /* the unit begins with the steps of commit_check_ask */
     uint32_t owners_first; /* step of the first owner */
     uint32_t owners_count;
-    const char *label; /* of what is wrong */
-    const char *why;   /* NULL: nothing is */
+    const char *label; /* of the fault */
+    const char *why;   /* the fault as a sentence; NULL: none */
 };
 
 /* Must the check read the database first? */

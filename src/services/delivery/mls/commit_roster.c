@@ -49,8 +49,8 @@ static void sort_and_unite(struct commit_leaf *leaves, uint32_t *count)
     *count = kept;
 }
 
-/* The DIDs of a tree in order, each once. *ret_leaves is NULL if it has none, or others than DIDs.
- */
+/* Reads the DIDs of a tree, sorted, each once. *ret_leaves is NULL if the tree has none, or
+ * identities that are no DIDs. */
 static int read_leaves(
     struct span ratchet_tree, struct commit_leaf **ret_leaves, uint32_t *ret_count)
 {
@@ -78,9 +78,10 @@ static int read_leaves(
     return 0;
 }
 
-/* ---- what changed --------------------------------------------------------------------------- */
+/* ---- changes between two trees -----------------------------------------------------------------
+ */
 
-/* Both lists are in order. Who is gone is copied: what it was in goes away. */
+/* Compares two sorted lists. The DIDs that are gone are copied, because the old tree is freed. */
 static void find_changes(
     struct commit_roster *roster, const struct commit_leaf *before, uint32_t before_count)
 {
@@ -104,7 +105,7 @@ static void find_changes(
     }
 }
 
-/* Another group, after a reset, has nothing to do with it. */
+/* A group from before a reset is unrelated and is not compared. */
 static int compare_before(
     struct commit_roster *roster, const struct mls_group_info *after, struct span bytes)
 {
@@ -160,7 +161,8 @@ void commit_roster_free(struct commit_roster *roster)
     base_free(roster);
 }
 
-/* ---- what was said -------------------------------------------------------------------------- */
+/* ---- the request against the tree --------------------------------------------------------------
+ */
 
 static bool has_leaf(const struct commit_roster *roster, struct span did)
 {
@@ -191,7 +193,7 @@ static bool is_removed(const struct act *act, struct span did)
     return false;
 }
 
-/* May this leaf be there, though its owner is no member and nobody adds it? */
+/* May this leaf exist although its owner is no member and the request does not add it? */
 static bool is_left_over(
     const struct commit_roster *roster, const struct commit_leaf *leaf, const struct member *member)
 {
@@ -214,12 +216,12 @@ const char *commit_roster_check(
             !is_added(act, leaf->did))
             return "the group has somebody in it who is no member and whom you do not add";
     }
-    /* Who is named at the creation may join later. */
+    /* Accounts named at the creation may join later. */
     for (uint32_t i = 0; !act_has(act, ACT_CREATES) && i < add_count; i++)
         if (!has_leaf(roster, act->members->adds[i].did))
             return "you name somebody to be added who is not in the group after it";
     for (uint32_t i = 0; i < remove_count; i++)
-        /* Nobody's own commit can remove the committer: somebody else's has to. */
+        /* A commit cannot remove its own committer: another member's commit has to. */
         if (!span_equal(act->members->removes[i], act->claims->issuer) &&
             has_leaf(roster, act->members->removes[i]))
             return "you name somebody to be removed who is still in the group after it";

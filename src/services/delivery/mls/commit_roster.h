@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commit_roster.h: who has a leaf in the ratchet tree a commit leads to, held against whom the
- * request names. A server cannot read an encrypted commit, but the group info that comes with it
- * shows what the commit did: somebody who is added or removed without being named, or named
- * without being added or removed, would be a member here and not in the group, or the reverse.
+/* commit_roster.h: compares the accounts in the ratchet tree after a commit with the accounts that
+ * the request names. A server cannot read an encrypted commit, but the group info beside it shows
+ * the effect. An account that is added or removed but not named, or named but neither added nor
+ * removed, would be a member here and not in the group, or the reverse.
  *
- * People count, not leaves: a DID may have several (its devices). Who was a member and never had a
- * leaf (named at the creation, before joining) may stay without one, and who has left may still
- * have one, until somebody's commit removes it: neither is this commit's doing. */
+ * Accounts count, not leaves: a DID may have several leaves, one per device. A member without a
+ * leaf (named at the creation, before joining) may stay without one. A former member may keep its
+ * leaf until another member's commit removes it. Neither is a fault of this commit. */
 #ifndef SERVICES_DELIVERY_MLS_COMMIT_ROSTER_H
 #define SERVICES_DELIVERY_MLS_COMMIT_ROSTER_H
 
@@ -24,19 +24,20 @@ struct commit_roster {
     struct commit_leaf *leaves; /* one for each DID, in order */
     uint32_t count;
     bool has_before;   /* the tree before is known */
-    struct span *gone; /* who is in that and not in this */
+    struct span *gone; /* DIDs of the old tree that the new one lacks */
     uint32_t gone_count;
-    struct buffer bytes; /* what `gone` points into */
+    struct buffer bytes; /* the memory of `gone` */
 };
 
-/* NULL in *ret_roster if there is nothing to compare: no tree, or credentials that are no DIDs.
- * `before` is the stored group info of the epoch the commit was made in, empty if there is none; it
- * is copied. `after` must outlive the result. TR_ENOMEM. For the pool: a tree may be large. */
+/* Reads both trees. *ret_roster is NULL if there is nothing to compare: no tree, or credentials
+ * that are no DIDs. `before` is the stored group info of the commit's epoch, or empty; it is
+ * copied. `after` must outlive the result. TR_ENOMEM. Runs on the pool: a tree may be large. */
 int commit_roster_new(
     const struct mls_group_info *after, struct span before, struct commit_roster **ret_roster);
 void commit_roster_free(struct commit_roster *roster); /* NULL is fine */
 
-/* Is it what the act says, with these members as they will be? NULL, or what is wrong. */
+/* Compares the tree with the act and the members after it. Returns NULL, or a sentence about the
+ * difference. */
 const char *commit_roster_check(
     const struct commit_roster *roster, const struct roster *members, const struct act *act);
 

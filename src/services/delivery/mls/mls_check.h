@@ -17,11 +17,11 @@ struct mls_suite {
     int key_type;      /* EVP_PKEY_… */
     const char *curve; /* of an EC key */
 };
-/* NULL if it is unknown. */
+/* Finds a cipher suite. NULL: unknown. */
 const struct mls_suite *mls_suite_of(uint16_t id);
 const struct mls_suite *mls_suite_named(struct span name);
 
-/* Signed by `key` with the label ("LeafNodeTBS")? */
+/* Verifies a signature by `key` with a label such as "LeafNodeTBS". */
 bool mls_verify(const struct mls_suite *suite, struct span key, const char *label,
     struct span content, struct span signature);
 /* RefHash: writes the digest, returns its size, 0 when out of memory. */
@@ -29,7 +29,7 @@ size_t mls_reference(const struct mls_suite *suite, const char *label, struct sp
     unsigned char reference[MLS_REFERENCE_SIZE_MAX]);
 size_t mls_key_package_reference(
     const struct mls_key_package *package, unsigned char reference[MLS_REFERENCE_SIZE_MAX]);
-/* Of a public proposal. */
+/* Hashes a public proposal to its reference. */
 size_t mls_proposal_reference(const struct mls_suite *suite, const struct mls_message *message,
     unsigned char reference[MLS_REFERENCE_SIZE_MAX]);
 
@@ -38,16 +38,18 @@ struct mls_lifetime_rule {
     uint64_t skew_s;
     uint64_t span_s_max; /* not_after - not_before */
 };
-/* Both signatures, keys, lifetime, extensions against capabilities. NULL, or what is wrong. */
+/* Checks both signatures, the keys, the lifetime, and the extensions against the capabilities.
+ * Returns NULL, or a sentence about the fault. */
 const char *mls_key_package_check(
     const struct mls_key_package *package, const struct mls_lifetime_rule *rule);
-/* A leaf whose source is update or commit is signed together with its place. */
+/* Verifies a leaf's signature. A leaf of an update or commit is signed together with its place. */
 bool mls_leaf_verify(const struct mls_suite *suite, const struct mls_leaf *leaf,
     struct span group_id, uint32_t index);
-/* The tree is whole, the signer is a member, its signature is good. NULL, or what is wrong. Without
- * a ratchet tree there is nothing to check it with: *ret_is_checked says so. */
+/* Checks that the tree is whole, the signer is a member and its signature is good. Returns NULL, or
+ * a sentence about the fault. Without a ratchet tree it checks nothing, and *ret_is_checked is
+ * false. */
 const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is_checked);
-/* The signature of a public message with this key in this group context. */
+/* Verifies the signature of a public message with this key in this group context. */
 bool mls_message_verify(const struct mls_suite *suite, const struct mls_message *message,
     struct span key, struct span group_context);
 

@@ -14,7 +14,7 @@ bool mls_extension_next(struct mls_reader *reader, uint16_t *ret_type, struct sp
     return reader->fault == NULL;
 }
 
-/* Every extension once, each whole. */
+/* Reads extensions; each must be whole and occur once. */
 static struct span read_extensions(struct mls_reader *reader)
 {
     struct span list = mls_vector(reader);
@@ -95,7 +95,7 @@ static void read_leaf(struct mls_reader *reader, struct mls_leaf *leaf)
     leaf->signature = mls_vector(reader);
 }
 
-/* Component 4 of the dictionary is the draft's way to say last resort. */
+/* Component 4 of the dictionary marks a last resort (draft-ietf-mls-extensions). */
 static bool dictionary_has_last_resort(struct span data)
 {
     struct mls_reader outer = mls_reader_of(data);
@@ -457,7 +457,8 @@ const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_in
     return reader.fault;
 }
 
-/* ---- what may not be ------------------------------------------------------------------------ */
+/* ---- forbidden messages ------------------------------------------------------------------------
+ */
 
 static const char *check_external_commit(const struct mls_commit *commit)
 {
@@ -552,7 +553,8 @@ const char *mls_envelope_open(struct span bytes, struct span *ret_message)
     return mls_message_read(*ret_message, &message);
 }
 
-/* ---- who may propose from outside ----------------------------------------------------------- */
+/* ---- external senders --------------------------------------------------------------------------
+ */
 
 bool mls_external_sender(
     const struct mls_group_context *context, uint32_t index, struct span *ret_key)
@@ -599,7 +601,7 @@ static void read_parent(struct mls_reader *reader)
         mls_fault(reader, "the list of unmerged leaves has half an entry");
 }
 
-/* One node. *ret_is_blank is set; a leaf is put into *leaf. */
+/* Reads one node. Sets *ret_is_blank; a leaf goes to *leaf. */
 static void read_node(struct mls_tree *tree, struct mls_leaf *leaf, bool *ret_is_blank)
 {
     struct mls_reader *reader = &tree->reader;

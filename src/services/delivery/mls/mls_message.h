@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mls_message.h: what a server without secrets can read of MLS messages (RFC 9420). Every structure
- * is read to its last byte; all spans point into the bytes that were given. Nothing is allocated,
- * nothing recurses, and every length is bounded by what is left. */
+/* mls_message.h: reads MLS messages (RFC 9420) as far as a server without secrets can. A reader
+ * reads every structure to its last byte; all spans point into the input. It allocates nothing and
+ * does not recurse, and the rest of the input bounds every length. */
 #ifndef SERVICES_DELIVERY_MLS_MLS_MESSAGE_H
 #define SERVICES_DELIVERY_MLS_MLS_MESSAGE_H
 
@@ -41,7 +41,7 @@ struct mls_leaf {
     enum mls_source source;
     uint64_t not_before_s, not_after_s; /* from a key package */
     struct span extensions;
-    struct span bytes; /* what is signed, without group id and index */
+    struct span bytes; /* the signed part, without group id and index */
     struct span signature;
 };
 
@@ -120,44 +120,47 @@ struct mls_message {
     struct mls_key_package key_package;
 };
 
-/* NULL if it was read to its end, else what is wrong: a sentence for whoever sent it. */
+/* Reads one message to its end. Returns NULL, or a sentence about the fault for the sender. */
 const char *mls_message_read(struct span bytes, struct mls_message *ret_message);
-/* The next of several in a row: *ret_bytes is its part. Look at mls_more first. */
+/* Reads the next of several messages: *ret_bytes is its part. Call mls_more first. */
 const char *mls_message_next(
     struct mls_reader *reader, struct mls_message *ret_message, struct span *ret_bytes);
-/* RFC 9420 sections 6, 12.2 and 12.4: what a public message of this sender may not be. NULL, or
- * what is wrong. */
+/* Checks the rules of RFC 9420 sections 6, 12.2 and 12.4 for a public message of this sender.
+ * Returns NULL, or a sentence about the fault. */
 const char *mls_message_check(const struct mls_message *message);
-/* An MLSMessage that holds one, or a bare KeyPackage. */
+/* Reads a KeyPackage, bare or inside an MLSMessage. */
 const char *mls_key_package_read(struct span bytes, struct mls_key_package *ret_package);
-/* An MLSMessage that holds one, or a bare GroupInfo. */
+/* Reads a GroupInfo, bare or inside an MLSMessage. */
 const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_info);
 
-/* The same bytes as an MLSMessage, appended to `out`. */
+/* Appends the GroupInfo as an MLSMessage to `out`. */
 void mls_group_info_wrap(struct span bytes, struct buffer *out);
 
-/* What sendMessage carries: a bare MLSMessage, or Catbird's envelope, which pads it to a bucket
- * (512, 1024, 2048, 4096 bytes or a multiple of 8192). *ret_message is the message inside. */
+/* Opens the content of sendMessage: a bare MLSMessage, or Catbird's envelope, which pads it to a
+ * bucket (512, 1024, 2048, 4096 bytes or a multiple of 8192). *ret_message is the message inside.
+ */
 const char *mls_envelope_open(struct span bytes, struct span *ret_message);
 bool mls_is_bucket(uint64_t size);
 
-/* Over a list that was read: {span, NULL, …} as mls_reader_of(commit.proposals). */
+/* Walks a list that was read, as in mls_reader_of(commit.proposals). */
 bool mls_proposal_next(struct mls_reader *reader, struct mls_proposal *ret_proposal);
 bool mls_welcome_next(struct mls_reader *reader, struct span *ret_reference);
 bool mls_extension_next(struct mls_reader *reader, uint16_t *ret_type, struct span *ret_data);
-/* The leaves of a ratchet_tree extension that are not blank. */
+/* Walks the leaves of a ratchet_tree extension that are not blank. */
 struct mls_tree {
     struct mls_reader reader;
     uint32_t node;
 };
 struct mls_tree mls_tree_of(struct span ratchet_tree);
 bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *ret_leaf);
-/* False: there is no such leaf. */
+/* Finds a leaf. Returns false if the tree has none at the index. */
 bool mls_tree_find(struct span ratchet_tree, uint32_t index, struct mls_leaf *ret_leaf);
-/* The key of one of the group's external_senders (section 12.1.8.1). False: there is none. */
+/* Finds the key of an external sender (section 12.1.8.1). Returns false if the group has none at
+ * the index. */
 bool mls_external_sender(
     const struct mls_group_context *context, uint32_t index, struct span *ret_key);
-/* NULL if the whole tree could be read and its last node is not blank. */
+/* Checks that the whole tree can be read and its last node is not blank. Returns NULL, or a
+ * sentence about the fault. */
 const char *mls_tree_check(struct span ratchet_tree, uint32_t *ret_leaf_count);
 
 #endif

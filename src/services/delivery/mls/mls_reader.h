@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mls_reader.h: the encoding of RFC 9420 section 2.1, read strictly. The first fault sticks, so a
- * structure is read field by field and checked once; nothing is read past the end, ever. */
+/* mls_reader.h: reads the encoding of RFC 9420 section 2.1 strictly. The first fault sticks, so a
+ * caller reads a structure field by field and checks once. The reader never reads past the end. */
 #ifndef SERVICES_DELIVERY_MLS_MLS_READER_H
 #define SERVICES_DELIVERY_MLS_MLS_READER_H
 
@@ -14,12 +14,12 @@ struct mls_reader {
     const unsigned char *begin;
     const unsigned char *at;
     const unsigned char *end;
-    const char *fault; /* NULL, or what is wrong at `at` */
+    const char *fault; /* NULL, or a sentence about the fault at `at` */
 };
 
 static inline struct mls_reader mls_reader_of(struct span bytes)
 {
-    /* What is absent has no address to count from. */
+    /* An absent span has no address to count from. */
     const unsigned char *begin = (const unsigned char *)(bytes.at == NULL ? "" : bytes.at);
 
     return (struct mls_reader){ begin, begin, begin + bytes.size, NULL };
@@ -30,7 +30,7 @@ static inline size_t mls_left(const struct mls_reader *reader)
     return (size_t)(reader->end - reader->at);
 }
 
-/* True while there is more to read and nothing was wrong: the condition of a loop. */
+/* True while bytes are left and no fault came: the condition of a loop. */
 static inline bool mls_more(const struct mls_reader *reader)
 {
     return reader->fault == NULL && reader->at < reader->end;
@@ -47,12 +47,12 @@ struct span mls_take(struct mls_reader *reader, size_t size);
 uint64_t mls_number(struct mls_reader *reader, unsigned size); /* big-endian, 1 to 8 bytes */
 uint64_t mls_length(struct mls_reader *reader); /* the variable-size header of a vector */
 struct span mls_vector(struct mls_reader *reader);
-/* Bytes from `from` (a former reader->at) to here. */
+/* Returns the bytes from `from` (an earlier reader->at) to here. */
 struct span mls_since(const struct mls_reader *reader, const unsigned char *from);
-/* Trailing bytes are a fault. */
+/* Ends reading; trailing bytes are a fault. */
 void mls_finish(struct mls_reader *reader);
 
-/* Writing, for what is signed and hashed. */
+/* Writes values for signatures and hashes. */
 void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size);
 void mls_put_vector(struct buffer *buffer, struct span bytes);
 

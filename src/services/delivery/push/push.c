@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push.c: the actor that wakes devices. One queue has conversations with news and devices to wake;
- * a task sees one of them through:
+/* push.c: the actor that wakes devices. One queue holds conversations with news and devices to
+ * wake; a task handles one of them:
  *
- *   conversation ──read its members' devices with a token──▶ ask it who listens ──▶ they are queued
- *   device ──read its token──▶ POST ──▶ taken │ again, rested │ given up │ 410: token deleted
+ *   conversation ──read its members' devices with a token──▶ ask for listeners ──▶ queue the others
+ *   device ──read its token──▶ POST ──▶ taken │ retry after a rest │ given up │ 410: delete token
  *
- * 1. At most TASKS_MAX are under way, each with one answer outstanding, by which it is found: its
- *    index is the tag. What waits for a place is in the queue, which is bounded.
- * 2. Its item rests when a task has ended, and not before: however long that took, the next wake-up
- *    comes an interval later. Meanwhile the item may be wanted again.
- * 3. A token is read when it is told, and not before: it may have been taken back meanwhile.
- * 4. Who listens is asked of the conversation after the devices were read. One that is asleep has
- *    nobody who does; when it does not say, all are woken: once too often does no harm. */
+ * 1. At most TASKS_MAX tasks run, each with one answer outstanding; the task's index is its tag.
+ * Other items wait in the bounded queue.
+ * 2. An item rests from the end of its task on, so the next wake-up comes one interval after that,
+ * however long the task took. Meanwhile the item may be wanted again.
+ * 3. The task reads a token right before the POST, because its device may have unregistered it.
+ * 4. The task asks the conversation for listeners after it has read the devices. A sleeping
+ * conversation has none. Without an answer the task wakes all devices: one wake-up too many does no
+ * harm. */
 #include "services/delivery/push/push.h"
 
 #include "base/alloc.h"
@@ -27,7 +28,7 @@ enum {
     ITEMS_MAX = 16384,
     TASKS_MAX = 64,
     TRIES_MAX = 3,
-    DEVICES_READ_MAX = 2000, /* of a conversation, in one read; then the next */
+    DEVICES_READ_MAX = 2000, /* of a conversation, in one read; the next read continues */
     BOX_MAX = 4096,
 };
 enum { TAG_RESTED = TASKS_MAX };
@@ -64,8 +65,8 @@ struct push_task {
     struct push_item *item;
     struct buffer value; /* the item's, as it began; of a device: its token */
     uint32_t platform;
-    struct buffer did, device; /* behind which it reads on */
-    struct sql_unit *devices;  /* while it is asked who listens */
+    struct buffer did, device; /* where the next read continues */
+    struct sql_unit *devices;  /* while the conversation is asked for listeners */
     struct act *question;
 };
 
@@ -76,7 +77,7 @@ struct push {
     struct sql_client sql;
     struct push_queue queue;
     struct push_task tasks[TASKS_MAX];
-    bool is_timed; /* a timer runs for who rests longest */
+    bool is_timed; /* a timer runs for the item that rests longest */
 };
 
 /* ---- keys and values
@@ -144,7 +145,7 @@ static void task_drop(struct push *push, struct tr_context *ctx, struct push_tas
     task_end(push, ctx, task);
 }
 
-/* Takes the unit, NULL too. */
+/* Takes the unit, also NULL. */
 static void submit(struct push *push, struct tr_context *ctx, struct push_task *task,
     struct sql_unit *unit, enum stage stage)
 {
@@ -197,7 +198,7 @@ static bool is_next_account(const struct sql_unit *devices, uint32_t row)
                            sql_row_bytes(devices, 0, row - 1, ROW_DID));
 }
 
-/* A question that names each account once; NULL: no memory. */
+/* Makes a question that names each account once. NULL when out of memory. */
 static struct act *question_of(const struct sql_unit *devices)
 {
     struct act *act = act_create(&listening_act_type, NULL);
@@ -226,7 +227,8 @@ static struct act *question_of(const struct sql_unit *devices)
     return act;
 }
 
-/* `listens` has a byte for each account; NULL: nobody does. */
+/* Queues the devices of accounts that do not listen. `listens` has a byte for each account; NULL:
+ * none listens. */
 static void want_devices(
     struct push *push, const struct sql_unit *devices, const struct buffer *listens)
 {
@@ -245,7 +247,8 @@ static void want_devices(
     }
 }
 
-/* False: nobody listens, or nobody can be asked. */
+/* Asks the conversation for listeners. Returns false if there are none, or the question cannot be
+ * sent. */
 static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct span id = id_of(task->item);
@@ -268,7 +271,7 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
     return rc == 0;
 }
 
-/* These are queued. Are there more? */
+/* Queues the devices of this page and reads the next one, if there is more. */
 static void read_on(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     uint32_t rows = sql_unit_rows(task->devices, 0);
@@ -396,14 +399,14 @@ static void forget(struct push *push, struct tr_context *ctx, struct push_task *
     submit(push, ctx, task, unit, STAGE_FORGET);
 }
 
-/* Not what it refused, nor an answer that is none. */
+/* Only an overload or a missing answer is worth another try. */
 static bool may_try_again(const struct tr_event *event, uint32_t status)
 {
     return event->status == TR_ETIMEOUT || event->status == TR_EIO || status == 429 ||
            status >= 500;
 }
 
-/* Unless it is wanted by now anyway. It has its place: this does not fail. */
+/* Queues the item again, unless it is wanted already. It keeps its place, so this cannot fail. */
 static void want_again(struct push *push, const struct push_task *task, unsigned tries)
 {
     if (!task->item->is_wanted)
@@ -441,7 +444,7 @@ static void forgotten(
         return;
     }
     metric_add(&metrics[FORGOTTEN], count);
-    if (count == 0) /* it was taken back meanwhile, or the device has another one: that is told */
+    if (count == 0) /* unregistered meanwhile, or replaced: wake the device by its new token */
         want_again(push, task, 0);
     task_end(push, ctx, task);
 }
@@ -498,7 +501,7 @@ static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory
         item = push_queue_find(&push->queue, (struct span){ key.bytes, key.size });
     if (item != NULL && item->is_wanted &&
         !span_equal((struct span){ item->value.bytes, item->value.size }, sender))
-        sender = SPAN(""); /* each of them wakes the other */
+        sender = SPAN(""); /* two senders: each of them wakes the other */
     want(push, &key, sender);
     buffer_free(&key);
     work(push, ctx);

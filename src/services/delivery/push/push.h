@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push.h: devices that nobody looks at are woken. When something is stored in a conversation, the
- * devices with a push token of its members are told so by the operator's gateway
- * (delivery.push_url): one POST of {"token","platform","deviceId"} each. Not those of the sender,
- * and not those of who has a stream of the conversation open. The gateway learns neither what was
- * said nor where.
+/* push.h: wakes idle devices. When a message, commit or Welcome is stored in a conversation, the
+ * server posts {"token","platform","deviceId"} to the operator's gateway (delivery.push_url) for
+ * each device of its members that has a push token, except the sender's and those of accounts with
+ * an open stream of the conversation. The gateway learns neither the content nor the conversation.
  *
- * Best effort, and bounded: nothing waits for it, and what there is no room for is counted and
- * dropped. A device is woken at most once an interval, a conversation's tokens are read at most
- * once an interval; what comes meanwhile is one wake-up more, after it. A gateway that does not
- * answer, or with 429 or 5xx, is tried three times in all; one that answers 410 has the token
- * deleted. */
+ * Wake-ups are best effort and bounded: no request waits for them, and the server counts and drops
+ * what does not fit. A device is woken at most once an interval, and a conversation's tokens are
+ * read at most once an interval; news in between cause one more wake-up after it. The server tries
+ * a gateway that does not answer, or answers 429 or 5xx, three times in all; after 410 it deletes
+ * the token. */
 #ifndef SERVICES_DELIVERY_PUSH_PUSH_H
 #define SERVICES_DELIVERY_PUSH_PUSH_H
 
@@ -19,10 +18,10 @@ enum { PUSH_TOKEN_SIZE_MAX = 1024 };
 enum push_platform { PUSH_IOS, PUSH_ANDROID, PUSH_WEB, PUSH_PLATFORMS };
 extern const char *const push_platforms[PUSH_PLATFORMS + 1]; /* their names, and NULL */
 
-/* Nothing without delivery.push_url. */
+/* Starts the actor; does nothing without delivery.push_url. */
 int push_start(struct delivery *delivery, const struct config *config);
-/* In two steps: conversations tell it something until they have ended, and it looks for them until
- * it has. */
+/* Stop in two steps: conversations send to the actor until they have ended, and the actor asks
+ * conversations until it has ended. */
 void push_stop(struct delivery *delivery);
 void push_free(struct delivery *delivery);
 
@@ -30,7 +29,8 @@ static inline bool push_is_on(const struct delivery *delivery)
 {
     return delivery->push.box != NULL;
 }
-/* `sender` has stored something. At once, on any thread; when it is off it costs a look. */
+/* Reports that `sender` has stored something. Returns at once; any thread. Costs one load when push
+ * is off. */
 void push_send(const struct delivery *delivery, struct span convo, struct span sender);
 static inline void push_tell(const struct delivery *delivery, struct span convo, struct span sender)
 {

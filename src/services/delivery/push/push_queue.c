@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* push_queue.c: see push_queue.h.
  *
- *   ──want──▶ ready ──next──▶ being done ──rest──▶ resting ──rested, wanted──▶ ready
- *                                                     └─────rested, not wanted──▶ gone
+ *   ──want──▶ ready ──next──▶ running ──rest──▶ resting ──rested, wanted──▶ ready
+ *                                                  └─────rested, not wanted──▶ removed
  *
- * 1. An item is in its bucket, and unless it is being done in one of the two lists.
- * 2. All rest equally long, so the list of those is in the order of due_ns. */
+ * 1. An item is in its bucket and, unless it is running, in one of the two lists.
+ * 2. All items rest equally long, so the list of resting items is sorted by due_ns. */
 #include "services/delivery/push/push_queue.h"
 
 #include "base/alloc.h"
@@ -117,7 +117,7 @@ int push_queue_want(struct push_queue *queue, struct span key, struct span value
     item->tries = tries;
     buffer_clear(&item->value);
     buffer_span(&item->value, value);
-    return item->value.failed; /* then it is empty, and done all the same */
+    return item->value.failed; /* then the value is empty, and the item runs all the same */
 }
 
 struct push_item *push_queue_next(struct push_queue *queue)

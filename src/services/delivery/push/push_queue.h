@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push_queue.h: things to be done, each at most once an interval: a new one at once; one that was
- * done a moment ago when it has rested, and then once, however often it was wanted meanwhile.
- * Bounded. Not an actor: it lives in one. */
+/* push_queue.h: a bounded queue of items, each of which runs at most once an interval. A new item
+ * runs at once; an item that ran a moment ago runs once more after its rest, however often it was
+ * wanted meanwhile. The queue is plain data inside an actor. */
 #ifndef SERVICES_DELIVERY_PUSH_PUSH_QUEUE_H
 #define SERVICES_DELIVERY_PUSH_PUSH_QUEUE_H
 
@@ -13,9 +13,9 @@
 struct push_item {
     struct push_item *next;      /* in its list */
     struct push_item *next_same; /* in its bucket */
-    bool is_wanted;              /* always, unless it is being done or rests: then, again */
-    unsigned tries;              /* that failed before */
-    uint64_t due_ns;             /* when it has rested */
+    bool is_wanted;              /* true while ready; while running or resting: wanted again */
+    unsigned tries;              /* failed tries before this one */
+    uint64_t due_ns;             /* the end of its rest */
     struct span key;
     struct buffer value;
     char text[]; /* of the key */
@@ -28,7 +28,7 @@ struct push_list {
 struct push_queue {
     uint64_t interval_ns;
     uint32_t count, count_max;
-    struct base_siphash_key secret; /* keys come from outside */
+    struct base_siphash_key secret; /* clients choose the keys */
     struct push_item **buckets;
     struct push_list ready, resting;
 };
@@ -37,18 +37,18 @@ int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t co
     struct base_siphash_key secret);
 void push_queue_end(struct push_queue *queue);
 
-/* NULL: it is neither wanted nor being done, and does not rest. */
+/* Finds an item. NULL: it is not wanted, not running and not resting. */
 const struct push_item *push_queue_find(const struct push_queue *queue, struct span key);
-/* A value takes the place of the one before. TR_EFULL, TR_ENOMEM. */
+/* Wants an item; the value replaces the one before. TR_EFULL, TR_ENOMEM. */
 int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries);
-/* The oldest that is to be done now; NULL: none is. It stays until it has been given to
- * push_queue_rest, but for a value that may be another after each call here. */
+/* Takes the oldest ready item; NULL: none. The item stays valid until push_queue_rest, but its
+ * value may change with each call of push_queue_want. */
 struct push_item *push_queue_next(struct push_queue *queue);
-/* It is done: its rest begins. */
+/* Ends an item's run: its rest begins. */
 void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t now_ns);
-/* Those that have rested can be done again, if they are wanted, or go. */
+/* Makes rested items ready if they are wanted, and removes the others. */
 void push_queue_wake(struct push_queue *queue, uint64_t now_ns);
-/* When the next one has rested; 0: none rests. */
+/* Returns the end of the next rest; 0: no item rests. */
 uint64_t push_queue_due_ns(const struct push_queue *queue);
 
 #endif

@@ -9,25 +9,25 @@
 
 enum { VIOLATIONS_MAX = 1000, PAGE = 500 };
 
-/* The epoch is the one the newest commit led to, and every commit leads to the one after its base.
- */
+/* The conversation's epoch is the one after its newest commit, and every commit leads to the epoch
+ * after its base. */
 SQL_STATEMENT(wrong_epoch,
     "SELECT c.id, c.epoch, n.epoch FROM convos c JOIN log n ON n.convo = c.id AND n.kind = 3"
     " AND n.base_epoch = (SELECT MAX(m.base_epoch) FROM log m WHERE m.convo = c.id AND m.kind = 3)"
     " WHERE n.epoch <> c.epoch OR n.epoch <> n.base_epoch + 1 ORDER BY c.id LIMIT $1");
-/* Kept commits are one per epoch, without a gap. */
+/* The log has one commit per epoch, without a gap. */
 SQL_STATEMENT(double_commit,
     "SELECT l.convo, MIN(l.base_epoch), MAX(l.base_epoch) FROM log l WHERE l.kind = 3"
     " GROUP BY l.convo HAVING COUNT(*) <> COUNT(DISTINCT l.base_epoch)"
     " OR COUNT(*) <> MAX(l.base_epoch) - MIN(l.base_epoch) + 1 ORDER BY l.convo LIMIT $1");
-/* Sequence numbers from the oldest kept on are all there, and nothing else is. */
+/* The log has all sequence numbers from the oldest kept one on, and no others. */
 SQL_STATEMENT(broken_seq,
     "SELECT c.id, c.seq, c.kept_from FROM convos c LEFT JOIN (SELECT convo, COUNT(*) AS n,"
     " MIN(seq) AS low, MAX(seq) AS high FROM log GROUP BY convo) s ON s.convo = c.id"
     " WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1"
     " OR COALESCE(s.low, c.kept_from) <> c.kept_from OR COALESCE(s.high, c.seq) <> c.seq"
     " ORDER BY c.id LIMIT $1");
-/* Who left has nothing unread, a mark is there or not, and nobody has read what is not there. */
+/* A former member has no unread mark, a mark is 0 or 1, and no read cursor is past the log. */
 SQL_STATEMENT(left_unread,
     "SELECT m.convo, m.unread_extra, m.read_seq FROM members m JOIN convos c ON c.id = m.convo"
     " WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0) OR m.unread_extra NOT IN (0, 1)"
@@ -37,7 +37,7 @@ SQL_STATEMENT(left_unread,
 static const struct {
     const char *name;
     const struct sql_statement *statement; /* its first column is the conversation */
-    const char *texts[3];                  /* around the other two */
+    const char *texts[3];                  /* around the other two columns */
 } checks[DELIVERY_CHECKS] = {
     { "epoch", &wrong_epoch, { "its epoch is ", ", its newest commit leads to ", "" } },
     { "commits", &double_commit, { "its commits from epoch ", " to ", " are not one each" } },
@@ -89,7 +89,7 @@ static struct span convo_of(const struct check_walk *walk)
     return walk->convo.size == 0 ? SPAN("") : (struct span){ walk->convo.bytes, walk->convo.size };
 }
 
-/* 32 bytes, or zeros where there are none. */
+/* Copies 32 bytes, or zeros for NULL. */
 static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned char ret_chain[32])
 {
     memset(ret_chain, 0, 32);
@@ -97,7 +97,7 @@ static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned ch
         memcpy(ret_chain, sql_row_bytes(unit, 0, 0, column).at, 32);
 }
 
-/* The first row that does not follow from the one before it; 0: all do. */
+/* Returns the first row whose receipt does not follow from the one before; 0: all do. */
 static uint64_t follow(struct check_walk *walk, const struct sql_unit *unit)
 {
     for (uint32_t i = 0; i < sql_unit_rows(unit, 1); i++) {
@@ -128,11 +128,12 @@ static void take_log(struct check_walk *walk, const struct sql_unit *unit)
     uint64_t wrong;
 
     if (sql_unit_rows(unit, 0) != 1) {
-        next_convo(walk); /* it has gone */
+        next_convo(walk); /* the conversation was deleted */
         return;
     }
     if (walk->is_inside && sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
-        walk->is_inside = false; /* trimmed beyond here meanwhile: from its new beginning */
+        walk->is_inside =
+            false; /* retention trimmed past this row meanwhile: start at the new beginning */
         return;
     }
     if (!walk->is_inside) {
@@ -163,7 +164,7 @@ static int ask_page(struct check_walk *walk, struct sql_unit *unit)
     sql_unit_destroy(walk->page);
     walk->page = NULL;
     sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
-    sql_unit_text(unit, convo_of(walk)); /* the last one of the page before */
+    sql_unit_text(unit, convo_of(walk)); /* the last conversation of the previous page */
     sql_unit_int(unit, PAGE);
     return 0;
 }

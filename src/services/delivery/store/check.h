@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h: is what is stored consistent? Questions to the database alone, each answered by the
- * conversations for which the answer is no. Reads only; on a server that runs, each question sees
- * one moment. */
+/* check.h: checks the stored data for consistency. Each check is a query that returns the violating
+ * conversations. The checks only read; on a running server each query sees one moment. */
 #ifndef SERVICES_DELIVERY_STORE_CHECK_H
 #define SERVICES_DELIVERY_STORE_CHECK_H
 
@@ -10,38 +9,39 @@
 
 enum { DELIVERY_CHECKS = 5 };
 
-/* Told of every violation: which check, which conversation, and a sentence. */
+/* Called for every violation: the check, the conversation, and a sentence. */
 typedef void (*delivery_check_fn)(
     void *data, const char *check, struct span convo, const char *text);
 
-/* The names, in the order they are asked; 0 … DELIVERY_CHECKS - 1. */
+/* Names a check, 0 … DELIVERY_CHECKS - 1, in the order of running. */
 const char *delivery_check_name(int check);
 
-/* Blocks; from no worker. 0, with *ret_violations; or an error of the database. `on_violation` may
- * be NULL; at most 1000 of each kind are told, all are counted up to that. */
+/* Runs all checks. Blocks; not on a worker. Returns 0 with *ret_violations, or an error of the
+ * database. `on_violation` may be NULL; it gets at most 1000 violations of each kind, and the count
+ * stops there too. */
 int delivery_check(
     struct sql *sql, delivery_check_fn on_violation, void *data, uint64_t *ret_violations);
 
-/* The same one question at a time, for who cannot wait: run what check_walk_next gives as a read,
- * hand it to check_walk_take, and so on until there is none. */
+/* Runs the checks one query at a time, for an actor: submit the unit of check_walk_next as a read,
+ * pass it to check_walk_take, and repeat until check_walk_next gives none. */
 struct check_walk {
     delivery_check_fn on_violation; /* the caller's, with its data; may be NULL */
     void *data;
     uint64_t violations;
-    /* Where it is; zero to begin with. */
+    /* The position; zero at the start. */
     int check;
-    struct sql_unit *page; /* conversations whose receipts are looked at */
-    uint32_t row;          /* the one of them that is; the others are of that one */
+    struct sql_unit *page; /* a page of conversations whose receipts are checked */
+    uint32_t row;          /* the current conversation of the page; the fields below are about it */
     struct buffer convo;
-    bool is_inside;                    /* of its log: not at the beginning */
-    int64_t seq_max;                   /* how far its log went then, and */
-    unsigned char head[32], chain[32]; /* its receipt; and the one that follows up to */
+    bool is_inside;                    /* past the beginning of its log */
+    int64_t seq_max;                   /* the end of its log at that moment, and */
+    unsigned char head[32], chain[32]; /* its receipt; and the chain computed so far */
     int64_t seq;
 };
 
-/* *ret_unit is the caller's; NULL: all is asked. */
+/* Prepares the next query. The caller owns *ret_unit; NULL: all queries have run. */
 int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit);
-/* A unit that was read well; takes it. */
+/* Takes a unit that was read without error. */
 void check_walk_take(struct check_walk *walk, struct sql_unit *unit);
 void check_walk_end(struct check_walk *walk);
 

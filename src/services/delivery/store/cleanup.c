@@ -12,8 +12,8 @@ enum { TAG_TIMER = 1, TAG_LOOK = 2, TAG_PASS = 3 };
 SQL_STATEMENT(return_leases,
     "UPDATE key_packages SET state = 0, lease_did = NULL WHERE ref IN (SELECT ref FROM key_packages"
     " WHERE state = 1 AND lease_until_s <= $1 LIMIT $2) AND state = 1 AND lease_until_s <= $1");
-/* Consumed ones are kept for the forecast. A package that has just expired may be in a Welcome that
- * is being made. */
+/* Keeps consumed packages for the forecast, and freshly expired ones because a Welcome may still
+ * name them. */
 SQL_STATEMENT(delete_expired, "DELETE FROM key_packages WHERE ref IN (SELECT ref FROM key_packages"
                               " WHERE not_after_s <= $1 AND state <> 2 LIMIT $2)");
 SQL_STATEMENT(delete_consumed, "DELETE FROM key_packages WHERE ref IN (SELECT ref FROM key_packages"
@@ -24,7 +24,7 @@ SQL_STATEMENT(delete_confirmed,
 SQL_STATEMENT(delete_invalid,
     "DELETE FROM welcome_targets WHERE (convo, seq, ref) IN (SELECT convo, seq, ref"
     " FROM welcome_targets WHERE state = 3 AND changed_ms <= $1 LIMIT $2)");
-/* Looked for on a reader: there is no short way to them, and the writer has better things to do. */
+/* A reader finds these: the query is slow, and the writer must stay free. */
 SQL_STATEMENT(find_welcomes,
     "SELECT w.convo, w.seq, w.part FROM welcomes w WHERE w.created_ms <= $1 AND NOT EXISTS"
     " (SELECT 1 FROM welcome_targets t WHERE t.convo = w.convo AND t.seq = w.seq"
@@ -36,8 +36,8 @@ SQL_STATEMENT(delete_additions,
     "DELETE FROM device_additions WHERE id IN (SELECT id FROM device_additions"
     " WHERE state = 2 AND changed_ms <= $1 LIMIT $2)");
 
-/* A request that was accepted is consent and stays; what waited with it was handed over. One that
- * nobody answered, or that was declined, goes: after that its sender may ask again anyway. */
+/* An accepted request is consent and stays; its held messages were delivered. An unanswered or
+ * declined request goes: its sender may ask again by then. */
 SQL_STATEMENT(delete_held,
     "DELETE FROM held_messages WHERE (request, part) IN (SELECT h.request, h.part"
     " FROM chat_requests r JOIN held_messages h ON h.request = r.id"
@@ -74,7 +74,7 @@ static const struct {
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
-struct jobs {
+struct cleanup {
     struct delivery *delivery;
     struct sql_client sql;
     bool is_running;
@@ -84,37 +84,38 @@ struct jobs {
     uint32_t waiter_count;
 };
 
-static void answer(struct jobs *jobs, int status)
+static void answer(struct cleanup *cleanup, int status)
 {
-    for (uint32_t i = 0; i < jobs->waiter_count; i++)
-        tr_reply_send(&jobs->waiters[i], status, &jobs->done, sizeof jobs->done);
-    jobs->waiter_count = 0;
-    jobs->done = (struct cleanup_done){ 0 };
-    jobs->is_running = false;
+    for (uint32_t i = 0; i < cleanup->waiter_count; i++)
+        tr_reply_send(&cleanup->waiters[i], status, &cleanup->done, sizeof cleanup->done);
+    cleanup->waiter_count = 0;
+    cleanup->done = (struct cleanup_done){ 0 };
+    cleanup->is_running = false;
 }
 
-/* A pass is a read that finds Welcomes nobody needs, and a write that does the rest. */
-static void run(struct jobs *jobs, struct tr_context *ctx)
+/* A pass is a read that finds Welcomes without recipients, and a write that deletes them and
+ * everything else. */
+static void run(struct cleanup *cleanup, struct tr_context *ctx)
 {
     struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
 
-    jobs->is_running = true;
+    cleanup->is_running = true;
     if (unit != NULL) {
         sql_unit_step(unit, &find_welcomes, SQL_ROWS_ANY);
-        sql_unit_int(unit, delivery_now_ms(jobs->delivery) - (int64_t)DAY_S * 1000);
+        sql_unit_int(unit, delivery_now_ms(cleanup->delivery) - (int64_t)DAY_S * 1000);
         sql_unit_int(unit, ROWS_MAX);
-        rc = sql_read(ctx, &jobs->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOOK });
+        rc = sql_read(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOOK });
     }
     if (rc < 0) {
         sql_unit_destroy(unit);
-        answer(jobs, rc); /* the next half hour tries again */
+        answer(cleanup, rc); /* the next round tries again */
     }
 }
 
-static void looked(struct jobs *jobs, struct tr_context *ctx, const struct sql_unit *found)
+static void looked(struct cleanup *cleanup, struct tr_context *ctx, const struct sql_unit *found)
 {
-    int64_t now_s = delivery_now_ms(jobs->delivery) / 1000;
+    int64_t now_s = delivery_now_ms(cleanup->delivery) / 1000;
     struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
 
@@ -131,115 +132,116 @@ static void looked(struct jobs *jobs, struct tr_context *ctx, const struct sql_u
         sql_unit_int(unit, sql_row_int(found, 0, row, 1));
         sql_unit_int(unit, sql_row_int(found, 0, row, 2));
     }
-    jobs->found_count = sql_unit_rows(found, 0);
+    cleanup->found_count = sql_unit_rows(found, 0);
     if (unit != NULL)
-        rc = sql_write(ctx, &jobs->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });
+        rc = sql_write(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        answer(jobs, rc);
+        answer(cleanup, rc);
     }
 }
 
-/* Something was left: a step came to its limit, or what it deleted made a Welcome needless. */
-static bool add_up(struct jobs *jobs, const struct sql_unit *unit)
+/* Returns true if rows are left: a step reached its limit, or deletions made a Welcome superfluous.
+ */
+static bool add_up(struct cleanup *cleanup, const struct sql_unit *unit)
 {
-    bool has_more = jobs->found_count >= ROWS_MAX;
+    bool has_more = cleanup->found_count >= ROWS_MAX;
 
     for (uint32_t i = 0; i < STEPS; i++) {
         int64_t changed = sql_unit_changed(unit, i);
 
-        *(int64_t *)(void *)((char *)&jobs->done + steps[i].counter) += changed;
+        *(int64_t *)(void *)((char *)&cleanup->done + steps[i].counter) += changed;
         delivery_metrics_add(
             DELIVERY_METRIC_TIDIED, steps[i].statement == &return_leases ? 0 : changed);
         has_more = has_more || changed >= ROWS_MAX ||
                    (changed > 0 && steps[i].counter == offsetof(struct cleanup_done, targets));
     }
-    for (uint32_t i = 0; i < jobs->found_count; i++)
-        jobs->done.welcomes += sql_unit_changed(unit, STEPS + i);
+    for (uint32_t i = 0; i < cleanup->found_count; i++)
+        cleanup->done.welcomes += sql_unit_changed(unit, STEPS + i);
     return has_more;
 }
 
 static void came_back(
-    struct jobs *jobs, struct tr_context *ctx, const struct sql_unit *unit, uint32_t tag)
+    struct cleanup *cleanup, struct tr_context *ctx, const struct sql_unit *unit, uint32_t tag)
 {
     int status = sql_unit_status(unit);
 
     if (status != 0) {
         LOG(LOG_WARN, "delivery", "tidying up failed", LOG_TEXT("why", sql_error_text(status)));
-        answer(jobs, status);
+        answer(cleanup, status);
     } else if (tag == TAG_LOOK) {
-        looked(jobs, ctx, unit);
-    } else if (add_up(jobs, unit)) {
-        run(jobs, ctx);
+        looked(cleanup, ctx, unit);
+    } else if (add_up(cleanup, unit)) {
+        run(cleanup, ctx);
     } else {
-        answer(jobs, 0);
+        answer(cleanup, 0);
     }
 }
 
 static int cleanup_begin(void *self, struct tr_context *ctx)
 {
-    struct jobs *jobs = self;
+    struct cleanup *cleanup = self;
 
-    sql_client_init(&jobs->sql, jobs->delivery->sql);
+    sql_client_init(&cleanup->sql, cleanup->delivery->sql);
     return tr_every(ctx, TR_SECONDS(1800), TAG_TIMER, NULL);
 }
 
 static enum tr_next cleanup_handle(void *self, struct tr_context *ctx, void *message)
 {
-    struct jobs *jobs = self;
+    struct cleanup *cleanup = self;
 
     (void)message;
-    if (jobs->waiter_count == WAITERS_MAX) {
+    if (cleanup->waiter_count == WAITERS_MAX) {
         tr_reply(ctx, TR_EFULL, NULL, 0);
         return TR_GO;
     }
-    jobs->waiters[jobs->waiter_count++] = tr_reply_take(ctx);
-    if (!jobs->is_running)
-        run(jobs, ctx);
+    cleanup->waiters[cleanup->waiter_count++] = tr_reply_take(ctx);
+    if (!cleanup->is_running)
+        run(cleanup, ctx);
     return TR_GO;
 }
 
 static enum tr_next cleanup_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct jobs *jobs = self;
+    struct cleanup *cleanup = self;
     struct sql_unit *unit;
 
-    if (event->kind == TR_EVENT_TIMER && !jobs->is_running)
-        run(jobs, ctx);
+    if (event->kind == TR_EVENT_TIMER && !cleanup->is_running)
+        run(cleanup, ctx);
     if (event->kind != TR_EVENT_REPLY)
         return TR_GO;
-    unit = sql_take(&jobs->sql, event);
+    unit = sql_take(&cleanup->sql, event);
     if (unit != NULL)
-        came_back(jobs, ctx, unit, event->tag);
+        came_back(cleanup, ctx, unit, event->tag);
     sql_unit_destroy(unit);
     return TR_GO;
 }
 
 static void cleanup_finish(void *self)
 {
-    struct jobs *jobs = self;
+    struct cleanup *cleanup = self;
 
-    for (uint32_t i = 0; i < jobs->waiter_count; i++)
-        tr_reply_drop(&jobs->waiters[i]);
-    jobs->waiter_count = 0;
-    if (jobs->sql.sql != NULL)
-        sql_client_fini(&jobs->sql);
+    for (uint32_t i = 0; i < cleanup->waiter_count; i++)
+        tr_reply_drop(&cleanup->waiters[i]);
+    cleanup->waiter_count = 0;
+    if (cleanup->sql.sql != NULL)
+        sql_client_fini(&cleanup->sql);
 }
 
 static int cleanup_reset(void *self, enum tr_why why)
 {
-    struct jobs *jobs = self;
+    struct cleanup *cleanup = self;
 
     (void)why;
-    cleanup_finish(jobs);
-    *jobs = (struct jobs){ .delivery = jobs->delivery };
+    cleanup_finish(cleanup);
+    *cleanup = (struct cleanup){ .delivery = cleanup->delivery };
     return 0;
 }
 
 const struct tr_type cleanup_type = {
     .name = "delivery_jobs",
     .message_size = sizeof(struct cleanup_message),
-    .state_size = sizeof(struct jobs),
+    .state_size = sizeof(struct cleanup),
     .start = cleanup_begin,
     .handle = cleanup_handle,
     .event = cleanup_event,
@@ -249,8 +251,8 @@ const struct tr_type cleanup_type = {
 
 int cleanup_start(struct delivery *delivery, tr_sender *ret_jobs)
 {
-    return tr_spawn(delivery->system, &cleanup_type, &(struct jobs){ .delivery = delivery },
-        &(struct tr_spawn_options){ .name = "delivery jobs",
+    return tr_spawn(delivery->system, &cleanup_type, &(struct cleanup){ .delivery = delivery },
+        &(struct tr_spawn_options){ .name = "delivery cleanup",
             .owner = "delivery",
             .supervisor = delivery->supervisor,
             .box = { .capacity = 16, .full = TR_FULL_FAIL } },

@@ -15,9 +15,8 @@
 enum { PAGE = 200, ROWS_MAX = 5000, WAITERS_MAX = 8 };
 enum { TAG_TIMER = 1, TAG_READ, TAG_TRIM, TAG_TIDY };
 
-/* The first row that is too young, the first one a member still needs, the first one a Welcome
- * does, the first one somebody needs whose removal may be taken back: nobody was heard behind it.
- */
+/* The floor of a conversation is the first row that is too young, that a member has not read, that
+ * a Welcome needs, or that a former member may still need because its removal can be revoked. */
 SQL_STATEMENT(list_floors,
     "SELECT c.id, c.seq, c.kept_from,"
     " (SELECT l.seq FROM log l WHERE l.convo = c.id AND l.created_ms > $2"
@@ -33,7 +32,8 @@ SQL_STATEMENT(move_floor,
     " WHERE l.convo = $1 AND l.seq < $2 AND l.receipt IS NOT NULL ORDER BY l.seq DESC LIMIT 1),"
     " kept_chain) WHERE id = $1 AND kept_from < $2 AND seq >= $2 - 1");
 SQL_STATEMENT(trim_log, "DELETE FROM log WHERE convo = $1 AND seq < $2");
-/* No row of the log is left of these times. The last one of a DID says how it left. */
+/* Deletes intervals of membership whose rows of the log are gone. The last interval of a DID stays:
+ * it says how the member left. */
 SQL_STATEMENT(
     trim_times, "DELETE FROM members WHERE convo = $1 AND has_later = 1 AND leave_seq < $2");
 SQL_STATEMENT(trim_confirms,
@@ -60,7 +60,7 @@ struct retention {
     int64_t kept_s;
     struct sql_client sql;
     bool is_running;
-    bool has_more; /* a conversation had more rows than one unit takes: another round */
+    bool has_more; /* a conversation had more rows than one unit deletes: run another round */
     int64_t round_kept_s;
     struct buffer cursor;
     struct retention_done done;
@@ -89,9 +89,9 @@ static void end_round(struct retention *retention, int status)
     retention->is_running = false;
 }
 
-/* Odd before the unit is on its way, even when it is back: whoever reads the same even number twice
- * knows that no log was trimmed in between. When nobody knows what became of the unit it stays odd
- * until the next round, which finds it decided. Pairs with the loads in convo_poll.c. */
+/* `trims` is odd while a unit is in flight and even otherwise: a reader that sees the same even
+ * number twice knows that no log was trimmed in between. After an unknown outcome it stays odd
+ * until the next round. Pairs with the loads in act_poll.c. */
 static void note_trim(struct retention *retention, bool is_back)
 {
     uint64_t trims = atomic_load_explicit(retention->trims, memory_order_relaxed) | 1;
@@ -114,7 +114,7 @@ static void submit(
         if (tag == TAG_TRIM)
             note_trim(retention, true);
         sql_unit_destroy(unit);
-        end_round(retention, rc); /* the next one tries again */
+        end_round(retention, rc); /* the next round tries again */
     }
 }
 
@@ -135,7 +135,7 @@ static void read_page(struct retention *retention, struct tr_context *ctx)
 
 static void begin_round(struct retention *retention, struct tr_context *ctx, int64_t kept_s)
 {
-    note_trim(retention, true); /* nothing of ours is on its way */
+    note_trim(retention, true); /* no unit of ours is in flight */
     retention->is_running = true;
     retention->has_more = false;
     retention->round_kept_s = kept_s;
@@ -229,7 +229,7 @@ static void page_trimmed(
     read_page(retention, ctx);
 }
 
-/* Did a step delete as much as it may? */
+/* Did a step delete as many rows as it may? */
 static bool is_full(const struct sql_unit *unit)
 {
     for (uint32_t i = 0; i < unit->step_count; i++)
@@ -276,12 +276,12 @@ static enum tr_next retention_handle(void *self, struct tr_context *ctx, void *m
     const struct retention_message *message = memory;
     struct retention *retention = self;
 
-    /* Kept for ever is not kept for no time at all. */
+    /* An age of 0 means for ever, not at once. */
     if (message->kept_s < 0 && retention->kept_s == 0) {
         tr_reply(ctx, 0, &(struct retention_done){ 0, 0 }, sizeof(struct retention_done));
         return TR_GO;
     }
-    /* One with another age than the round's would get the wrong answer. */
+    /* A request with another age than the running round would get a wrong answer. */
     if (retention->waiter_count == WAITERS_MAX || (retention->is_running && message->kept_s >= 0)) {
         tr_reply(ctx, TR_EBUSY, NULL, 0);
         return TR_GO;

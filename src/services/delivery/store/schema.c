@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schema.c: the tables of the delivery service. Sequence and epoch are fields of the conversation,
- * never derived from rows; what must not happen twice is UNIQUE. */
+/* schema.c: the tables of the delivery service. Sequence and epoch are columns of the conversation,
+ * never derived from rows; UNIQUE guards everything that must not happen twice. */
 #include "services/delivery/store/schema.h"
 
 const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
@@ -242,7 +242,7 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
         .version = 7,
         .name = "delivery: provisional epochs, reports, receipts, retention",
         .up = "ALTER TABLE convos ADD COLUMN confirmed_epoch BIGINT NOT NULL DEFAULT 0;\n"
-              /* the oldest row the log has, or will have; 1 is the creation, which has none */
+              /* the oldest row of the log, now or later; 1 is the creation, which has no row */
               "ALTER TABLE convos ADD COLUMN kept_from BIGINT NOT NULL DEFAULT 2;\n"
               "ALTER TABLE convos ADD COLUMN kept_chain {blob};\n" /* receipt before kept_from */
               "ALTER TABLE convos ADD COLUMN group_name TEXT;\n"   /* since a reset; else the id */
@@ -282,7 +282,7 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
     {
         .version = 8,
         .name = "delivery: ids of messages, who asked for a conversation",
-        /* what its sender called it, when op does not say so: see LOG_MESSAGE_ID */
+        /* the sender's name for the message, unless op holds it: see LOG_MESSAGE_ID */
         .up = "ALTER TABLE log ADD COLUMN message_id TEXT;\n"
               "CREATE INDEX log_messages ON log (convo, message_id)"
               " WHERE message_id IS NOT NULL;\n"
@@ -299,8 +299,8 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
     {
         .version = 12,
         .name = "delivery: the key package of a wish to be added, how often it was wished",
-        /* the ref of a package the device brought with its wish; not a reference, for packages go
-         * before wishes do */
+        /* the ref of the package in a rejoin; no foreign key, because packages are deleted before
+         * additions */
         .up = "ALTER TABLE device_additions ADD COLUMN package {blob};\n"
               "CREATE TABLE rejoins (\n"
               "    id TEXT PRIMARY KEY,\n"
@@ -327,8 +327,8 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
     {
         .version = 14,
         .name = "delivery: rare rows of the log by their kind, receipts",
-        /* no entry for a message, of which there are far more. Statements that use the first say
-         * kind <> 1 too: SQLite does not conclude it from kind = 3 */
+        /* messages have no entry, because there are far more of them. Statements that use the first
+         * index also say kind <> 1: SQLite does not conclude it from kind = 3 */
         .up = "CREATE INDEX log_kinds ON log (convo, kind, seq) WHERE kind <> 1;\n"
               "CREATE INDEX log_receipts ON log (convo, seq) WHERE receipt IS NOT NULL;\n",
         .down = "DROP INDEX log_receipts;\nDROP INDEX log_kinds;\n",
@@ -336,7 +336,7 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
     {
         .version = 15,
         .name = "delivery: the times of members do not overlap, and all but the last are marked",
-        /* has_later: its time ended, and so did a later one of the same DID */
+        /* has_later: this interval has ended, and a later one of the same DID too */
         .up = "DELETE FROM members WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1 FROM members e"
               " WHERE e.convo = members.convo AND e.did = members.did"
               " AND e.join_seq < members.join_seq"

@@ -202,7 +202,7 @@ static inline void check_nothing_queued(struct scenario *s)
 }
 
 /* Do something as a thread that is no worker would, in the middle of the turns of the steps to
- * come: the simulator's own, see runtime.h. */
+ * come: the simulator's own, see point.h. */
 void tr__sim_outside(struct tr_sim *sim, void (*run)(void *data), void *data);
 bool tr__sim_is_outside(const struct tr_sim *sim);
 

@@ -323,7 +323,7 @@ TEST(real_disk, files_are_closed_on_exec_and_private)
     place_finish(&place);
 }
 
-/* ---- what the machine refuses ---------------------------------------------------------------- */
+/* ---- refusals of the machine ---------------------------------------------------------------- */
 
 TEST(real_disk, a_full_device_is_no_space)
 {
@@ -414,7 +414,7 @@ TEST(real_disk, offsets_no_file_can_have_are_refused)
 
 /* ---- every fallible call --------------------------------------------------------------------- */
 
-/* Write, sync, move into place: what a careful program does. The first error, or 0. */
+/* Write, sync and move into place, as a careful program does. Returns the first error, or 0. */
 static int replace_file(struct place *place)
 {
     char other[PATH_MAX];

@@ -45,7 +45,7 @@ static const struct tr_type uid_type = {
 };
 TR_ACTOR(uid, struct uid, struct uid_message)
 
-/* Who forgets a size, or gives that of something else. */
+/* Types with a missing or wrong size. */
 static const struct tr_type stateless_type = {
     .name = "stateless", .message_size = sizeof(struct uid_message), .handle = uid_handle
 };

@@ -1182,7 +1182,7 @@ static enum tr_next forward_to_peer(
 {
     int rc;
 
-    m->run = puppet_echo; /* what the next one does with it */
+    m->run = puppet_echo; /* the action of the next actor */
     m->number++;
     rc = tr_forward(ctx, self->peer);
     self->notes->rc = rc;

@@ -205,7 +205,8 @@ TEST(embed, a_poll_loop_misses_no_message_of_other_threads)
     system_finish(&system);
 }
 
-/* Who never asks for the timeout and only waits for the descriptor misses nothing either. */
+/* A loop that only waits for the descriptor, and never asks for the timeout, misses nothing either.
+ */
 static void *one_by_one_main(void *argument)
 {
     struct caller *caller = argument;

@@ -359,7 +359,7 @@ static const struct tr_type asker_type = {
     .finish = asker_finish,
 };
 
-/* Memory comes back: what failed for want of it is tried again. */
+/* Memory is back: the operations that failed without it are tried again. */
 static void kill_surely(tr_sender sender)
 {
     while (noted(tr_kill(tr_sender_weaken(sender))) < 0) {
@@ -714,7 +714,7 @@ TEST(faults, supervising)
 
 /* ---- registry ------------------------------------------------------------------------------- */
 
-/* A state that owns memory of its own: whoever loses it is seen. */
+/* A state that owns memory: LeakSanitizer sees a lost one. */
 struct owner {
     char *memory;
 };

@@ -404,7 +404,7 @@ static const struct tr_type oracle_type = {
     .event = oracle_event,
 };
 
-/* A runner: what its flow does is in the test's own script. */
+/* A runner: the test's own script is its flow. */
 struct runner;
 struct visit {
     struct tr_flow flow;

@@ -36,7 +36,7 @@ static void cast_finish(struct cast *cast)
     finish_system(&cast->system);
 }
 
-/* Ask the peer, with hold; what it does is the function in the message's data, through a
+/* Ask the peer, with hold. The peer runs the function in the message's data, through a
  * puppet_message. */
 static enum tr_next hold_on_peer(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -452,7 +452,7 @@ static void run_circle(int count, uint64_t seed)
     for (int i = 0; i < count; i++) {
         refused += cast.notes[i].rc == TR_EDEADLOCK;
         CHECK(cast.notes[i].rc == 0 || cast.notes[i].rc == TR_EDEADLOCK);
-        /* Who was not refused got its answer: the circle is open. */
+        /* An asker that was not refused got its answer: the circle is open. */
         CHECK_EQ_INT(cast.notes[i].event_count, cast.notes[i].rc == 0);
         if (cast.notes[i].rc == 0)
             CHECK_EQ_INT(cast.notes[i].events[0].status, 0);
@@ -818,7 +818,7 @@ TEST(full_circle, overshoots_is_counted_and_never_deadlocks)
         tr_sender_drop(&actors[i]);
         CHECK_EQ_INT(tr_done_wait(&dones[i], &states[i], NULL, 0), 0);
     }
-    /* Whatever one was told to send and the box took, the other handled. */
+    /* The other actor handled every message that the box accepted. */
     CHECK_EQ_U64(states[0].number, notes[1].count + 1);
     CHECK_EQ_U64(states[1].number, notes[0].count + 1);
     finish_system(&system);

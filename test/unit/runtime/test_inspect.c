@@ -580,7 +580,7 @@ static struct sum sample(bool no_sample, bool *ret_any)
     CHECK_EQ_INT(tr_tell(b, &(struct order){ .act = act_meet }, sizeof(struct order)), 0);
     tr_sender_drop(&a);
     tr_sender_drop(&b);
-    /* What it counts when nobody runs any more adds up. */
+    /* The counters add up once no actor runs. */
     CHECK_EQ_INT(tr_system_join(system, 0), 0);
     sum = (struct sum){ 0 };
     tr_inspect_types(system, visit_type, &sum);

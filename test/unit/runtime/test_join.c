@@ -50,7 +50,7 @@ static enum tr_next act_last_a_minute(
     return TR_GO;
 }
 
-/* What the log has when the join has returned. */
+/* The log when the join has returned. */
 static void join_for_a_minute(uint64_t timeout_ns, bool quiet, int expected, struct journal *log)
 {
     struct fast_clock clock = { 0 };

@@ -165,7 +165,7 @@ TEST(law, one_control_overtakes_what_waits)
 
 enum { TOKENS = 400 };
 
-/* What became of each message. The senders write accepted, everybody else the two others. */
+/* The fate of each message. Senders write `accepted`; the other actors write the other two. */
 struct fates {
     unsigned accepted[TOKENS], handled[TOKENS], dropped[TOKENS];
 };
@@ -328,7 +328,7 @@ struct mesh {
     tr_sender *others; /* the test's; held until the end */
     struct tr_cancel *cancel;
     tr_reply_handle
-        kept[4]; /* some of them given to others, who do not know it: who has one may answer */
+        kept[4]; /* some are given to other actors without their knowledge: any holder may answer */
     uint32_t kept_count;
 };
 
@@ -487,8 +487,8 @@ static void run_mesh(uint64_t seed)
         tr_sim_run(sim, tr_sim_random(sim) % 30 + 1);
     }
     tr_sim_run(sim, 0);
-    /* Now everybody is idle, or waits for an answer that somebody took and keeps. Who stops gives
-     * it. */
+    /* Now every actor is idle, or waits for an answer that another actor took and keeps. A stopping
+     * actor gives it. */
     for (uint32_t i = 0; i < MESH; i++)
         crashed |= tr_stop(tr_sender_weaken(others[i])) < 0;
     tr_sim_run(sim, 0);
@@ -635,8 +635,7 @@ TEST(law, five_a_full_box_parks_actors_and_never_the_worker)
         future = puppet_future(bystander, puppet_echo, i, 0);
         CHECK_EQ_INT(puppet_end(&future, NULL), 0);
     }
-    /* The producers have all met the full box by now: whoever is asked answers only as far as
-     * control goes. */
+    /* All producers have met the full box by now, so an actor answers only control messages. */
     CHECK(tr_sender_depth(full) >= 4 && tr_sender_depth(full) <= 8);
     CHECK_EQ_INT(tr_box_spawn(&box, &(struct puppet){ 0 }, NULL), 0);
     for (int i = 0; i < 20; i++)

@@ -108,7 +108,8 @@ TEST(law_6, an_idle_entry_of_a_registry_does_not_keep_its_actor_alive)
     sim_finish(&sim);
 }
 
-/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters unless retry_poison. ---- */
+/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters
+ * unless retry_poison. ---- */
 
 static enum tr_next act_stash_once(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -171,7 +172,8 @@ TEST(law_7, a_restart_keeps_box_stash_and_order_and_costs_the_message_that_crash
         }
 }
 
-/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the runtime says who was abandoned. ---- */
+/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the
+ * runtime says who was abandoned. ---- */
 
 static void stop_for_ever(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -432,7 +434,7 @@ TEST(law_10, looking_takes_no_lock_of_the_hot_path)
 
     crowd_init(&crowd);
     tell(crowd.a, act_nothing, 0);
-    /* Whoever needs one of these now waits for ever. */
+    /* A thread that needs one of these locks now waits for ever. */
     pthread_mutex_lock(&crowd.system->foreign_lock);
     pthread_mutex_lock(&crowd.system->memory_lock);
     pthread_mutex_lock(&crowd.system->reply_lock);
@@ -462,7 +464,7 @@ TEST(law_10, looking_never_walks_a_queue)
     crowd_init(&crowd);
     for (int i = 0; i < 5; i++)
         tell(crowd.a, act_nothing, 0);
-    /* A queue without an end: whoever walks it never comes back. */
+    /* A queue without an end: a walk over it never returns. */
     newest = tr__word_cell(tr__get(crowd.a.box->word));
     CHECK(newest != NULL);
     next = newest->next;

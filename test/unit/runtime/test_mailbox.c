@@ -383,7 +383,7 @@ TEST(lanes, background_is_not_starved_by_interactive_work_that_never_ends)
     finish_system(&system);
 }
 
-/* ---- what a full box does ------------------------------------------------------------------- */
+/* ---- full boxes ----------------------------------------------------------------------------- */
 
 /* A message that knows when it is dropped. */
 struct owned {
@@ -861,7 +861,7 @@ TEST(message_drop, is_not_called_for_the_message_a_handler_failed_on)
                      sizeof(struct owned)),
         0);
     settle(system);
-    CHECK_EQ_INT(drops, 0); /* it was the handler's: what it owned is not known */
+    CHECK_EQ_INT(drops, 0); /* the handler owned it: what is left of it is unknown */
     CHECK_EQ_U64(tr_dead_count(system, TR_DEAD_CRASHED), 1);
     tr_sender_drop(&sender);
     finish_system(&system);
@@ -968,7 +968,7 @@ static enum tr_next stash_once(
     return TR_GO;
 }
 
-/* From now on nothing is stashed; what was comes back. */
+/* From now on the actor stashes nothing; the stashed messages come back. */
 static enum tr_next open_stash(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
@@ -1151,7 +1151,7 @@ TEST(again, lets_others_run_in_between)
     CHECK_EQ_INT(puppet_tell(second, again_until_three, 20), 0);
     settle(system);
     CHECK_EQ_INT(notes.count, 6);
-    /* Whoever came first, the other had a turn before it came again. */
+    /* Whichever was first, the other had a turn before its second. */
     CHECK(notes.numbers[0] / 10 != notes.numbers[1] / 10);
     tr_sender_drop(&first);
     tr_sender_drop(&second);
@@ -1236,7 +1236,7 @@ TEST(box, destroyed_while_it_runs_in_a_system_of_its_own_answers_what_is_left)
 
 /* ---- hooks and locks ------------------------------------------------------------------------ */
 
-/* What a hook of the user may well do: take a lock that another thread holds while it sends. */
+/* A user's hook may take a lock that another thread holds while it sends. */
 struct crossing {
     tr_sender other;
     unsigned drops;

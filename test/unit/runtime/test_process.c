@@ -169,8 +169,8 @@ static enum tr_next handle_hold(struct subject *self, struct tr_context *ctx)
     return TR_GO;
 }
 
-/* Who calls exit() in the middle of a turn frees nothing, and the runtime's memory is in places
- * that are no plain pointers: to LeakSanitizer it is lost or not by what lies in registers. */
+/* A call of exit() in the middle of a turn frees nothing, and some of the runtime's pointers are
+ * inside words: whether LeakSanitizer reports that memory depends on the registers. */
 static bool has_left_early;
 
 int __lsan_is_turned_off(void);
@@ -543,7 +543,7 @@ __attribute__((constructor)) static void hand_over(int argc, char **argv)
         exit(code);
 }
 
-/* ---- what the cases share -------------------------------------------------------------------- */
+/* ---- shared by the cases -------------------------------------------------------------------- */
 
 static struct tr_system *start_system(void)
 {
@@ -991,7 +991,7 @@ TEST(process, codec_carries_messages_that_own_memory)
     CHECK_EQ_STR(text, "hello there");
     CHECK_EQ_INT(words_drops, 1);
 
-    /* Too large: refused here; what it owned is freed. */
+    /* Too large: refused here, and the memory of the message is freed. */
     long_text = malloc(2000);
     memset(long_text, 'x', 1999);
     long_text[1999] = '\0';
@@ -1710,8 +1710,8 @@ TEST_ABORTS(process, in_a_simulation_asserts, "could not be replayed")
 
 TEST_ABORTS(process, program_without_process_main_asserts, "main() begins with tr_process_main()")
 {
-    setenv(
-        "TROUPE_PROCESS", "1", 1); /* what such a program finds when it is executed as a helper */
+    setenv("TROUPE_PROCESS", "1",
+        1); /* the argument of such a program when it is executed as a helper */
     start_system();
 }
 
@@ -2046,9 +2046,9 @@ TEST(process, dead_helper_ends_all_children_and_fails_the_proxies)
 
 /* ---- every fallible call --------------------------------------------------------------------- */
 
-/* Start, spawn, ask and end, with the n-th fallible call failing. Whatever fails is an error or a
- * restart; nobody is left waiting, and nothing is left over. Returns false when n was past the last
- * one. */
+/* Start, spawn, ask and end, with the n-th fallible call failing. Each fault is an error or a
+ * restart; no asker is left waiting, and nothing leaks. Returns false when n was past the last
+ * call. */
 static bool run_with_fault(uint64_t n)
 {
     unsigned before = count_descriptors(), zombies;

@@ -384,7 +384,7 @@ TEST(breaker, half_open_lets_a_bounded_number_of_probes_through)
     CHECK_STATE(&test, TR_BREAKER_HALF_OPEN);
     first = ask(&test, DO_KEEP, 1);
     second = ask(&test, DO_KEEP, 2);
-    CHECK_EQ_U64(retry_ns(&test), 0); /* refused: who knows how long */
+    CHECK_EQ_U64(retry_ns(&test), 0); /* refused: the time to wait is unknown */
     tell_service(&test, DO_RELEASE);
     CHECK_EQ_INT(asker_answer(&test.log, first)->status, 0);
     CHECK_EQ_INT(asker_answer(&test.log, second)->status, 0);

@@ -275,7 +275,7 @@ TEST(cache, a_removal_does_not_expire_with_the_message_that_caused_it)
     struct tr_cache state = { 0 };
     struct tr_box *box;
 
-    /* A box that nobody runs yet: what is told waits. */
+    /* A box that no thread runs yet: its messages wait. */
     CHECK_EQ_INT(tr_box_create(tr_sim_system(test.sim), &tr_cache_type, NULL, &box), 0);
     test.cache = tr_cache_of(tr_box_sender(box, "test"));
     test.asker = asker_spawn(tr_sim_system(test.sim), &test.log);

@@ -276,7 +276,7 @@ TEST(limiter, refuses_a_new_key_when_no_bucket_is_full)
     sim_after(test.sim, 400 * MS);
     CHECK_EQ_INT(take(&test, "c", &limit), TR_EFULL);
     CHECK_EQ_U64(limit.retry_ns, 600 * MS);
-    CHECK_EQ_INT(take(&test, "a", &limit), 0); /* those who are in are served */
+    CHECK_EQ_INT(take(&test, "a", &limit), 0); /* known keys are served */
     sim_after(test.sim, 600 * MS);
     CHECK_EQ_INT(take(&test, "c", &limit), 0); /* in the place of b */
     CHECK_EQ_U64(stats(&test).full, 1);

@@ -243,7 +243,7 @@ TEST(topic, needs_a_message_size)
     sim_end(&sim);
 }
 
-/* ---- who keeps whom alive ------------------------------------------------------------------- */
+/* ---- keeping actors alive ------------------------------------------------------------------- */
 
 TEST(topic, keeps_a_strong_subscriber_alive_and_a_weak_one_not)
 {

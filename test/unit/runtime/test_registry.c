@@ -12,7 +12,7 @@ struct house {
     struct tr_sim *sim;
     struct tr_system *system;
     struct tr_registry *registry;
-    struct player model; /* what a new player is made from */
+    struct player model; /* the first state of a new player */
     int refuse;          /* what make returns */
     uint32_t made;
 };

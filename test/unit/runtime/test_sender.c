@@ -4,7 +4,7 @@
 
 #include "puppet.h"
 
-/* A box of a system without a runner: what is sent to it waits. */
+/* A box that no thread runs: its messages wait. */
 static tr_sender waiting_box(
     struct tr_system *system, const struct tr_box_options *options, struct tr_box **ret_box)
 {

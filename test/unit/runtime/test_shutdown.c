@@ -840,7 +840,7 @@ TEST(shutdown, destroying_a_system_with_a_supervision_tree_frees_all_of_it)
     CHECK(strstr(journal.text, "stops") == NULL);
 }
 
-/* ---- what outlives a system, and what does not ---------------------------------------------- */
+/* ---- handles that outlive their system ------------------------------------------------------ */
 
 TEST(shutdown, a_state_can_be_taken_back_after_its_system_was_destroyed)
 {

@@ -680,7 +680,7 @@ static void model_sync(struct model *model)
     model->change_count = 0;
 }
 
-/* What a crash left of one file, and which choices the search below supposes. */
+/* The bytes of one file after a crash, and the choices that the search below assumes. */
 struct supposition {
     const struct model *model;
     const unsigned char *found;

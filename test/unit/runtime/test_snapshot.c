@@ -30,7 +30,7 @@ static void value_free(void *memory)
     struct value *value = memory;
 
     CHECK_EQ_U64(value->first, value->last);
-    memset(value, 0xdd, sizeof *value); /* whoever still reads it sees that */
+    memset(value, 0xdd, sizeof *value); /* a late reader sees that */
     free(value);
     atomic_fetch_add(&freed, 1);
 }
@@ -194,7 +194,7 @@ TEST(snapshot, a_replaced_value_stays_while_a_handler_that_read_it_runs)
                      sizeof(struct order), 0, &future),
         0);
     sem_wait(&gate.entered);
-    for (uint64_t i = 2; i <= 20; i++) { /* whatever else happens meanwhile */
+    for (uint64_t i = 2; i <= 20; i++) { /* during all other events */
         publish(snapshot, i);
         CHECK_EQ_U64(read_by(other), i);
     }

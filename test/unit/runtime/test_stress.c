@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many threads at once. Every case ends by checking that nothing was lost: what was sent was
- * handled or is a dead letter, nothing is left in a box, and (under AddressSanitizer) nothing
- * leaks. */
+/* Many threads at once. Every case ends by checking that no message was lost: each was handled or
+ * is a dead letter, no box holds one, and (under AddressSanitizer) nothing leaks. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -191,7 +190,7 @@ static enum tr_next mesh_handle(void *state, struct tr_context *ctx, void *messa
         return TR_GO;
     case 4:
         if (self->kept_count <
-            3) { /* given to one who does not know it; who has it may still answer */
+            3) { /* given to an actor that does not know it; the first holder may still answer */
             self->kept[self->kept_count] = tr_reply_take(ctx);
             tr_reply_give(self->kept[self->kept_count++], self->others[r / 256 % MESH]);
         }
@@ -305,7 +304,7 @@ TEST_LONG(stress, mesh_of_asks_ends_every_ask_once, 60)
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
         tr_cancel_fire(tokens[0]);
-        /* Who stops answers what it took: so every ask ends. */
+        /* A stopping actor answers the handles it took: so every ask ends. */
         for (int i = 0; i < MESH; i++)
             CHECK_EQ_INT(tr_stop(tr_sender_weaken(others[i])), 0);
         for (int i = 0; i < MESH; i++) {
@@ -752,7 +751,7 @@ struct asker_of_the_dying {
     tr_sender to;
 };
 
-/* Ask an actor that may be killed any time; whatever happens the ask ends. */
+/* Ask an actor that may be killed at any time; the ask ends in every case. */
 static void *ask_the_dying(void *argument)
 {
     struct asker_of_the_dying *asker = argument;

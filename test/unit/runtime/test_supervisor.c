@@ -311,7 +311,7 @@ TEST(supervisor, a_second_failure_during_a_group_restart_is_part_of_it)
 
         trio_init(&trio, seed, TR_ONE_FOR_ALL);
         trio_start(&trio);
-        /* Whatever the order in which the three are seen to fail, all come back, once or more. */
+        /* In any order of their failures, all three come back, once or more. */
         for (int i = 0; i < 3; i++)
             tell(trio.senders[i], act_fail, 0);
         sim_settle(trio.sim);
@@ -569,7 +569,7 @@ TEST(supervisor, one_childs_backoff_does_not_hurry_anothers_start)
     trio_finish(&trio);
 }
 
-/* ---- what survives a restart ---------------------------------------------------------------- */
+/* ---- kept over a restart -------------------------------------------------------------------- */
 
 static enum tr_next act_stash(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -1299,8 +1299,7 @@ TEST(supervisor, dropping_a_nested_supervisors_sender_ends_its_subtree_only)
 
 /* ---- storms --------------------------------------------------------------------------------- */
 
-/* What a child may do, checked as it happens: never two lives at once, never a message outside one.
- */
+/* Checked in each hook of a child: never two lives at once, never a message outside a life. */
 struct strict {
     uint32_t
         *life; /* 0 down, 1 up; shared with the test because a restart copies the state again */

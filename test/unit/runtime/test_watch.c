@@ -38,8 +38,7 @@ static void tell_about(tr_sender to, player_fn act, uint64_t number, tr_weak wea
         0);
 }
 
-/* A watcher "w" and an actor "t", in a simulation. What the journal says is only what the watcher
- * sees. */
+/* A watcher "w" and an actor "t", in a simulation. The journal has the watcher's events alone. */
 struct scene {
     struct journal journal, other;
     struct tr_sim *sim;

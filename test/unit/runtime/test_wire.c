@@ -55,7 +55,7 @@ static int take_bytes(const void *bytes, size_t size, enum tr__wire_way way)
 
     CHECK_EQ_INT(tr__wire_put_bytes(&buffer, bytes, size), 0);
     rc = tr__wire_take(&buffer, way, BODY_MAX, &frame);
-    tr__wire_finish(&buffer);
+    tr__wire_fini(&buffer);
     return rc;
 }
 
@@ -71,7 +71,7 @@ TEST(wire, frames_come_out_as_they_went_in)
         check_same(&frame, &samples[i]);
     }
     CHECK_EQ_INT(take(&buffer, &frame), 0);
-    tr__wire_finish(&buffer);
+    tr__wire_fini(&buffer);
 }
 
 TEST(wire, frames_are_whole_however_their_bytes_arrive)
@@ -94,8 +94,8 @@ TEST(wire, frames_are_whole_however_their_bytes_arrive)
         CHECK_EQ_INT(seen, SAMPLES);
         CHECK_EQ_U64(tr__wire_size(&part), 0);
     }
-    tr__wire_finish(&all);
-    tr__wire_finish(&part);
+    tr__wire_fini(&all);
+    tr__wire_fini(&part);
 }
 
 TEST(wire, size_over_the_bound_is_refused_before_its_bytes_come)
@@ -152,7 +152,7 @@ TEST(wire, every_field_is_checked)
 
         put(&buffer, bad[i]);
         CHECK_MSG(take(&buffer, &frame) == TR_EPROTO, "row %zu was taken", i);
-        tr__wire_finish(&buffer);
+        tr__wire_fini(&buffer);
     }
     for (int place = 6; place < 8; place++) {
         unsigned char bytes[WIRE_HEADER];
@@ -175,8 +175,7 @@ TEST(wire, lanes_of_messages_are_checked)
     }
 }
 
-/* Whatever the bytes are: a frame that is taken makes the same bytes again, so it has one meaning.
- */
+/* For any bytes: a frame that is accepted encodes to the same bytes, so it has one meaning. */
 TEST_LONG(wire, noise_is_refused_or_understood_exactly, 60)
 {
     for (uint64_t seed; check_each_seed(&seed, 2000);) {
@@ -206,7 +205,7 @@ TEST_LONG(wire, noise_is_refused_or_understood_exactly, 60)
             used += WIRE_HEADER + frame.size;
         }
         CHECK(rc == 0 || rc == TR_EPROTO);
-        tr__wire_finish(&buffer);
+        tr__wire_fini(&buffer);
     }
 }
 
@@ -238,8 +237,8 @@ TEST(wire, full_socket_takes_what_it_can_and_the_rest_later)
     put(&out, samples[0]);
     CHECK_EQ_INT(tr__wire_send(&out, pair[1]), TR_ECLOSED); /* and no SIGPIPE */
     close(pair[1]);
-    tr__wire_finish(&in);
-    tr__wire_finish(&out);
+    tr__wire_fini(&in);
+    tr__wire_fini(&out);
 }
 
 TEST(wire, out_of_memory_leaves_the_buffer_as_it_was)
@@ -260,5 +259,5 @@ TEST(wire, out_of_memory_leaves_the_buffer_as_it_was)
     check_same(&frame, &samples[1]);
     CHECK_EQ_INT(take(&buffer, &frame), 1);
     check_same(&frame, &large);
-    tr__wire_finish(&buffer);
+    tr__wire_fini(&buffer);
 }

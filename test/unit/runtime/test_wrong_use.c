@@ -467,7 +467,7 @@ TEST_ABORTS(
     tr_reader_destroy(&reader);
 }
 
-/* ---- named asserts: what only a message can be ---------------------------------------------- */
+/* ---- named asserts: calls that need a message ----------------------------------------------- */
 
 static int start_stashing(struct player *self, struct tr_context *ctx)
 {
@@ -527,7 +527,7 @@ TEST_ABORTS(wrong_use, a_gather_of_none, "a gather is of 1 to 64 asks")
     tr_gather_init(&gather, 0, 0, false);
 }
 
-/* ---- named asserts: what would make a simulation impossible to replay ----------------------- */
+/* ---- named asserts: calls that a simulation cannot replay ----------------------------------- */
 
 static void in_simulation(player_fn act)
 {

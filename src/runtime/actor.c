@@ -49,7 +49,7 @@ enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
     if (rc < 0) {
         ctx->after = 0;
         ctx->park_on = NULL;
-        return tr__crash(worker, box, TR_WHY_START, NULL);
+        return tr__actor_crash(worker, box, TR_WHY_START, NULL);
     }
     ext = tr__ext_of(box);
     /* A supervisor has started when its children have: it tells its own supervisor then. */
@@ -57,7 +57,7 @@ enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
         ext->starting = true;
     verdict = tr__after(worker, box, NULL, TR_GO, &counted);
     if (verdict == VERDICT_GO)
-        tr__tell_started(box);
+        tr__actor_started(box);
     return verdict;
 }
 
@@ -69,18 +69,18 @@ static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, i
     ext->why = (int)why;
     tr__status_clear(box, STATUS_STOPPING | STATUS_HELD | STATUS_PARKED);
     tr__status_set(box, STATUS_CRASHED);
-    tr__wait_end(box);
+    tr__wait_stop(box);
     tr__park_cancel(box, ext);
-    tr__actor_timers_finish(box, ext);
-    tr__fds_finish(box, ext);
-    tr__watching_finish(box, ext);
+    tr__actor_timers_fini(box, ext);
+    tr__fds_fini(box, ext);
+    tr__watching_fini(box, ext);
     tr__replies_abandon(box, reply_status);
     tr__links_break(box, ext, why);
     tr__supervisor_child_ended(box, ext, why, false);
 }
 
 /* The stop hook is done and no answer is outstanding (or the grace is over). */
-enum verdict tr__end_stop(struct tr__worker *worker, struct tr_box *box)
+enum verdict tr__actor_stopped(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr__ext *ext = tr__ext_of(box);
 
@@ -93,7 +93,7 @@ enum verdict tr__end_stop(struct tr__worker *worker, struct tr_box *box)
         end_life(box, ext, (enum tr_why)ext->why, TR_EDROPPED);
         return VERDICT_GO;
     }
-    tr__box_finish(worker, box, ext == NULL ? TR_WHY_DONE : (enum tr_why)ext->why);
+    tr__box_end(worker, box, ext == NULL ? TR_WHY_DONE : (enum tr_why)ext->why);
     return VERDICT_GONE;
 }
 
@@ -149,7 +149,7 @@ static void events_first(struct tr_box *box)
     box->fifo = messages;
 }
 
-tr__noinline enum verdict tr__begin_stop(
+tr__noinline enum verdict tr__actor_stop(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest)
 {
     struct tr_context *ctx = &worker->ctx;
@@ -159,7 +159,7 @@ tr__noinline enum verdict tr__begin_stop(
 
     if (tr__get(box->status) & STATUS_STOPPING) {
         if (why == TR_WHY_KILLED)
-            return tr__end_stop(worker, box);
+            return tr__actor_stopped(worker, box);
         return VERDICT_GO;
     }
     if (tr__get(box->status) & STATUS_HELD) {
@@ -170,7 +170,7 @@ tr__noinline enum verdict tr__begin_stop(
     }
     tr__status_set(box, STATUS_STOPPING | (rest ? STATUS_RESTING : 0));
     tr__status_clear(box, STATUS_HELD | STATUS_PARKED | STATUS_UNSTARTED | STATUS_WAITING);
-    tr__wait_end(box);
+    tr__wait_stop(box);
     ext = why == TR_WHY_DONE && box->type->stop == NULL ? tr__ext_of(box) : tr__ext_get(box);
     if (ext != NULL) {
         tr__park_cancel(box, ext);
@@ -189,18 +189,18 @@ tr__noinline enum verdict tr__begin_stop(
     ctx->after &= ~(uint32_t)AFTER_PARK;
     ctx->park_on = NULL;
     if (tr__get(box->asks) == 0)
-        return tr__end_stop(worker, box);
+        return tr__actor_stopped(worker, box);
     ext = tr__ext_get(box);
     /* A supervisor has as long as its children have, one after the other. */
     if (!(tr__get(box->status) & STATUS_SUPERVISOR) &&
         (ext == NULL ||
             tr__actor_timer(worker, box, ext->grace_ns, 0, 0, true, &ext->grace_timer) < 0))
-        return tr__end_stop(worker, box); /* no memory for the grace timer: end now */
+        return tr__actor_stopped(worker, box); /* no memory for the grace timer: end now */
     return tr__after(worker, box, NULL, TR_GO, &counted);
 }
 
 /* Fail an actor: the only way it fails. `cell` is the message to handle again after the restart. */
-tr__noinline enum verdict tr__crash(
+tr__noinline enum verdict tr__actor_crash(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell)
 {
     struct tr__ext *ext = tr__ext_of(box);
@@ -212,16 +212,16 @@ tr__noinline enum verdict tr__crash(
     if (cell != NULL)
         tr__requeue_front(box, cell);
     if (tr__get(box->status) & STATUS_RESTING)
-        return tr__end_stop(worker, box);
+        return tr__actor_stopped(worker, box);
     if (ext == NULL || ext->supervisor == NULL || tr__get(box->status) & STATUS_STOPPING) {
-        tr__box_finish(worker, box, why);
+        tr__box_end(worker, box, why);
         return VERDICT_GONE;
     }
     end_life(box, ext, why, TR_ECRASHED);
     return VERDICT_GO;
 }
 
-static enum verdict restart(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
+static enum verdict actor_restart(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
 {
     struct tr__ext *ext = tr__ext_of(box);
     const struct tr_type *type = box->type;
@@ -241,7 +241,7 @@ static enum verdict restart(struct tr__worker *worker, struct tr_box *box, enum 
     else if (ext->initial != NULL)
         memcpy(worker->ctx.self, ext->initial, type->state_size);
     if (rc < 0)
-        return tr__crash(worker, box, TR_WHY_START, NULL);
+        return tr__actor_crash(worker, box, TR_WHY_START, NULL);
     return tr__actor_start(worker, box);
 }
 
@@ -253,16 +253,16 @@ static bool is_supervised(const struct tr_box *box)
 }
 
 /* End the actor for good, whatever its supervisor would do. */
-static enum verdict end(struct tr__worker *worker, struct tr_box *box)
+static enum verdict actor_end(struct tr__worker *worker, struct tr_box *box)
 {
     uint32_t status = tr__get(box->status);
 
     if (status & STATUS_CRASHED && status & STATUS_SUPERVISOR) { /* its children are at rest too */
         tr__status_clear(box, STATUS_CRASHED | STATUS_RESTING);
-        return tr__begin_stop(worker, box, (enum tr_why)tr__ext_of(box)->why, false);
+        return tr__actor_stop(worker, box, (enum tr_why)tr__ext_of(box)->why, false);
     }
     if (status & STATUS_CRASHED) {
-        tr__box_finish(worker, box, (enum tr_why)tr__ext_of(box)->why);
+        tr__box_end(worker, box, (enum tr_why)tr__ext_of(box)->why);
         return VERDICT_GONE;
     }
     if (status & STATUS_STOPPING &&
@@ -272,11 +272,11 @@ static enum verdict end(struct tr__worker *worker, struct tr_box *box)
         if (status & STATUS_SUPERVISOR) /* its children do not restart either */
             box->type->stop(worker->ctx.self, &worker->ctx, TR_WHY_STOPPED);
     }
-    return tr__begin_stop(worker, box, TR_WHY_STOPPED, false);
+    return tr__actor_stop(worker, box, TR_WHY_STOPPED, false);
 }
 
 /* Put the messages that a registered predecessor left before those sent to this actor. */
-static void inherit(struct tr_box *box, const void *payload)
+static void actor_inherit(struct tr_box *box, const void *payload)
 {
     struct tr__cell *left, *first;
     uint64_t counted = 0;
@@ -315,38 +315,38 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
             /* It will be restarted, so its box stays. If it is down there is nothing to do. */
             if (status & (STATUS_CRASHED | STATUS_WAITING))
                 return VERDICT_GO;
-            return tr__begin_stop(worker, box, TR_WHY_STOPPED, true);
+            return tr__actor_stop(worker, box, TR_WHY_STOPPED, true);
         }
-        return end(worker, box);
+        return actor_end(worker, box);
     case OP_END:
-        return end(worker, box);
+        return actor_end(worker, box);
     case OP_PASSIVATE:
         if (tr__registry_is_closing(tr__ext_of(box)->entry))
             tr__status_set(box, STATUS_SLOW); /* it checks again whenever it goes idle */
         if (status & (STATUS_STOPPING | BLOCKED) ||
             !tr__registry_may_end(box, tr__ext_of(box)->entry, false))
             return VERDICT_GO;
-        return tr__begin_stop(worker, box, TR_WHY_PASSIVATED, false);
+        return tr__actor_stop(worker, box, TR_WHY_PASSIVATED, false);
     case OP_KILL:
         /* Killing a supervisor ends its children too: no child runs without a supervisor. */
         if (status & STATUS_SUPERVISOR)
             return status & (STATUS_STOPPING | STATUS_CRASHED)
                        ? VERDICT_GO
-                       : tr__begin_stop(worker, box, TR_WHY_KILLED, is_supervised(box));
+                       : tr__actor_stop(worker, box, TR_WHY_KILLED, is_supervised(box));
         /* Killing a supervised actor counts as a crash, whatever it was doing. */
         if (is_supervised(box) && status & (STATUS_CRASHED | STATUS_WAITING))
             return VERDICT_GO;
         if (is_supervised(box) && (status & STATUS_RESTING || !(status & STATUS_STOPPING)))
-            return tr__crash(worker, box, TR_WHY_KILLED, NULL);
-        tr__box_finish(worker, box, TR_WHY_KILLED);
+            return tr__actor_crash(worker, box, TR_WHY_KILLED, NULL);
+        tr__box_end(worker, box, TR_WHY_KILLED);
         return VERDICT_GONE;
     case OP_REST:
         /* If it crashed before, its supervisor knows. */
         return status & STATUS_CRASHED ? VERDICT_GO
-                                       : tr__begin_stop(worker, box, TR_WHY_STOPPED, true);
+                                       : tr__actor_stop(worker, box, TR_WHY_STOPPED, true);
     case OP_RESTART:
         memcpy(&why, payload, sizeof why);
-        return restart(worker, box, (enum tr_why)why);
+        return actor_restart(worker, box, (enum tr_why)why);
     case OP_SHOW:
         tr__inspect_show_here(box, worker->ctx.self, payload);
         return VERDICT_GO;
@@ -356,7 +356,7 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
         if (worker->ctx.after & AFTER_GIVE_UP) {
             worker->ctx.after = 0;
             /* Its own supervisor decides, if there is one; else the tree ends. */
-            return tr__begin_stop(worker, box, TR_WHY_FAILED, is_supervised(box));
+            return tr__actor_stop(worker, box, TR_WHY_FAILED, is_supervised(box));
         }
         return verdict;
     case OP_UNPARK:
@@ -370,7 +370,7 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
     case OP_START_SUCCESSOR:
         tr__status_clear(box, STATUS_WAITING);
         if (status & STATUS_REGISTERED)
-            inherit(box, payload);
+            actor_inherit(box, payload);
         return VERDICT_GO;
     }
     return verdict;

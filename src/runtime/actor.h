@@ -55,17 +55,17 @@ enum verdict tr__after(struct tr__worker *worker, struct tr_box *box, struct tr_
 enum verdict tr__handle_slow(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted);
 void tr__requeue_front(struct tr_box *box, struct tr__cell *cell);
-void tr__tell_started(struct tr_box *box);
+void tr__actor_started(struct tr_box *box);
 
 /* turn.c: run one turn of a scheduled actor */
 void tr__turn(struct tr__worker *worker, struct tr_box *box);
 
 /* actor.c */
 enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box);
-enum verdict tr__end_stop(struct tr__worker *worker, struct tr_box *box);
-enum verdict tr__begin_stop(
+enum verdict tr__actor_stopped(struct tr__worker *worker, struct tr_box *box);
+enum verdict tr__actor_stop(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest);
-enum verdict tr__crash(
+enum verdict tr__actor_crash(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell);
 enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
 

@@ -76,7 +76,7 @@ int tr__ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__cell 
 
 /* ---- the short path ------------------------------------------------------------------------- */
 
-static uint32_t life_of(struct tr_box *box)
+static uint32_t ask_life_of(struct tr_box *box)
 {
     const struct tr__ext *ext = tr__get(box->ext);
 
@@ -89,8 +89,8 @@ static inline int ask_quickly(
 {
     struct tr__worker *worker = ctx->worker;
     struct tr_box *box = ctx->box;
-    struct tr__cell *cell = tr__cell_new(worker, 0);
-    uint32_t life = life_of(box);
+    struct tr__cell *cell = tr__cell_alloc(worker, 0);
+    uint32_t life = ask_life_of(box);
     uint64_t word;
     int rc;
 
@@ -153,7 +153,7 @@ static int hold_start(struct tr__worker *worker, struct tr_box *box, struct tr_b
     if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_WAITERS)
         tr__unpark_all(box);
     ext->hold_sequence++;
-    rc = tr__wait_begin(box, on, (uint8_t)ext->hold_sequence);
+    rc = tr__wait_start(box, on, (uint8_t)ext->hold_sequence);
     if (rc < 0)
         tr__add(worker->counters.deadlocks, 1);
     return rc;
@@ -195,13 +195,13 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         if (rc < 0)
             return rc;
     }
-    cell = tr__cell_new(worker, size);
+    cell = tr__cell_alloc(worker, size);
     if (unlikely(cell == NULL)) {
         rc = TR_ENOMEM;
         goto fail;
     }
     cell->flags = (uint8_t)(o->lane & CELL_LANE);
-    sequence = o->hold ? tr__get(box->ext)->hold_sequence : life_of(box);
+    sequence = o->hold ? tr__get(box->ext)->hold_sequence : ask_life_of(box);
     cell->sequence = (uint8_t)sequence;
     cell->tag = o->tag;
     if (o->hold)
@@ -250,6 +250,6 @@ fail:
         tr__ask_unref(ask);
     }
     if (o->hold)
-        tr__wait_end(box);
+        tr__wait_stop(box);
     return rc;
 }

@@ -68,7 +68,7 @@ static struct tr__ext *ext_get_locked(struct tr_box *box)
     tr__list_init(&ext->waiters);
     ext->grace_ns = GRACE_DEFAULT_S * second_ns;
     ext->timer_free = UINT32_MAX;
-    /* Sequentially consistent with the GONE of tr__box_finish: either the maker sees GONE, or the
+    /* Sequentially consistent with the GONE of tr__box_end: either the maker sees GONE, or the
      * finisher sees the ext and comes for it under the lock. */
     atomic_store_explicit(&box->ext, ext, memory_order_seq_cst);
     if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_GONE) {
@@ -216,7 +216,7 @@ void tr__box_discard(struct tr_box *box)
         tr__foreign_leave(system);
 }
 
-int tr__box_make(struct tr_system *system, const struct tr_type *type, const void *state,
+int tr__box_create(struct tr_system *system, const struct tr_type *type, const void *state,
     const struct tr_spawn_options *options, uint32_t status, struct tr_box **ret_box)
 {
     struct tr__worker *worker = tr__worker_of(system);
@@ -230,7 +230,7 @@ int tr__box_make(struct tr_system *system, const struct tr_type *type, const voi
         (state == NULL && type->state_size != 0 && !(status & STATUS_UNOWNED)))
         return TR_EINVAL;
     cache = worker != NULL ? worker : tr__foreign_enter(system);
-    box = tr__slot_new(cache, system, type->state_size);
+    box = tr__slot_alloc(cache, system, type->state_size);
     if (worker == NULL)
         tr__foreign_leave(system);
     if (box == NULL)
@@ -327,7 +327,7 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
             return TR_EUNSUPPORTED;
     }
     is_supervised = options != NULL && options->supervisor.box != NULL;
-    rc = tr__box_make(system, type, state, options, is_supervised ? STATUS_WAITING : 0, &box);
+    rc = tr__box_create(system, type, state, options, is_supervised ? STATUS_WAITING : 0, &box);
     if (rc == 0 && is_supervised) {
         rc = tr__supervisor_claim(options->supervisor.box, box, state);
         if (rc < 0)
@@ -483,15 +483,15 @@ static void finish_ext(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     bool failed =
         why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET || why == TR_WHY_LINKED;
 
-    tr__actor_timers_finish(box, ext);
-    tr__fds_finish(box, ext);
-    tr__watching_finish(box, ext);
+    tr__actor_timers_fini(box, ext);
+    tr__fds_fini(box, ext);
+    tr__watching_fini(box, ext);
     tr__replies_abandon(box, failed ? TR_ECRASHED : TR_EDROPPED);
     tr__park_cancel(box, ext);
     tr__unpark_all(box);
 }
 
-void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
+void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
 {
     bool failed =
         why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET || why == TR_WHY_LINKED;
@@ -507,7 +507,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     int32_t replies = 0, asks = (int32_t)tr__get(box->asks);
     pthread_mutex_t *lock;
 
-    tr__wait_end(box);
+    tr__wait_stop(box);
     ext = tr__ext_of(box);
     if (ext != NULL)
         tr__park_cancel(box, ext); /* the unparking thread pushes, and must not find GONE */
@@ -538,7 +538,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
         tr__status_set(box, STATUS_ENDED_BADLY);
     hand_back(box, ext, why);
     if (ext != NULL) { /* after the state is released: watchers may rely on that */
-        tr__watches_finish(box, ext, why);
+        tr__watchers_notify(box, ext, why);
         if (ext->supervisor != NULL)
             tr__supervisor_child_ended(box, ext, why, true);
     }

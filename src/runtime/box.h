@@ -128,7 +128,7 @@ pthread_mutex_t *tr__box_lock(const struct tr_box *box);
 void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, uint32_t status);
 /* Make a box with its state, not yet launched. TR_ENOMEM, TR_ELIMIT, TR_EINVAL. */
-int tr__box_make(struct tr_system *system, const struct tr_type *type, const void *state,
+int tr__box_create(struct tr_system *system, const struct tr_type *type, const void *state,
     const struct tr_spawn_options *options, uint32_t status, struct tr_box **ret_box);
 int tr__box_adopt_state(
     struct tr_box *box, const void *state, const struct tr_spawn_options *options);
@@ -142,7 +142,7 @@ void tr__box_senderless(struct tr_box *box);
 bool tr__box_pin(tr_weak weak);
 void tr__box_unpin(struct tr_box *box, int32_t n);
 /* End the actor: bury its cells, notify its watchers, release what it holds. In its turn. */
-void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
+void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
 /* Return the actor's name, or its type's name and id written to text. */
 const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
 /* Return the actor's state. */

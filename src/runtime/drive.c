@@ -22,7 +22,7 @@ enum { RUNNING_NAP_NS = 1000000 };
 
 /* Prepare for a loop that watches the descriptor to sleep: senders must write to it from here on,
  * and work that is left makes it readable at once. The order is that of parking (scheduler.c). */
-static int drive(struct tr_system *system, uint32_t turns_max);
+static int drive_turns(struct tr_system *system, uint32_t turns_max);
 
 static void keep_readable(struct tr__worker *worker)
 {
@@ -58,7 +58,7 @@ int tr__drive(struct tr_system *system, uint32_t turns_max)
         atomic_store_explicit(&system->driver, 0, memory_order_seq_cst);
         return 0;
     }
-    return drive(system, turns_max);
+    return drive_turns(system, turns_max);
 }
 
 int tr__drive_here(struct tr_system *system, uint32_t turns_max)
@@ -66,11 +66,11 @@ int tr__drive_here(struct tr_system *system, uint32_t turns_max)
     /* Another one may be on its way out of here. */
     while (atomic_exchange_explicit(&system->driver, 1, memory_order_seq_cst) != 0)
         sched_yield();
-    return drive(system, turns_max);
+    return drive_turns(system, turns_max);
 }
 
 /* The caller has set `driver`. */
-static int drive(struct tr_system *system, uint32_t turns_max)
+static int drive_turns(struct tr_system *system, uint32_t turns_max)
 {
     struct tr__worker *worker = system->workers[0];
     struct tr__worker *outer = tr__self;

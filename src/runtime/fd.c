@@ -31,7 +31,7 @@ static void forbid_in_simulation(const struct tr_context *ctx, const char *what)
     tr_assert_use(ctx->worker->system->sim == NULL, what);
 }
 
-static struct tr__fd_slot *_Atomic *chunk_of(struct tr_system *system, int fd)
+static struct tr__fd_slot *_Atomic *fd_chunk_of(struct tr_system *system, int fd)
 {
     struct tr__fd_slot *_Atomic *chunks =
         atomic_load_explicit(&system->fd_chunks, memory_order_acquire);
@@ -44,7 +44,7 @@ static struct tr__fd_slot *_Atomic *chunk_of(struct tr_system *system, int fd)
 /* NULL if the number was never watched. */
 static struct tr__fd_slot *slot_of(struct tr_system *system, int fd)
 {
-    struct tr__fd_slot *_Atomic *chunk = chunk_of(system, fd);
+    struct tr__fd_slot *_Atomic *chunk = fd_chunk_of(system, fd);
     struct tr__fd_slot *slots =
         chunk == NULL ? NULL : atomic_load_explicit(chunk, memory_order_acquire);
 
@@ -52,7 +52,7 @@ static struct tr__fd_slot *slot_of(struct tr_system *system, int fd)
 }
 
 /* Under fd_lock. */
-static int chunk_make(struct tr_system *system, int fd)
+static int fd_chunk_create(struct tr_system *system, int fd)
 {
     struct tr__fd_slot *_Atomic *chunks = atomic_load(&system->fd_chunks);
     struct tr__fd_slot *slots;
@@ -84,7 +84,7 @@ static int slot_get(struct tr_system *system, int fd, struct tr__fd_slot **ret_s
     if (*ret_slot != NULL)
         return 0;
     pthread_mutex_lock(&system->fd_lock);
-    rc = chunk_make(system, fd);
+    rc = fd_chunk_create(system, fd);
     pthread_mutex_unlock(&system->fd_lock);
     if (rc < 0)
         return rc;
@@ -163,7 +163,7 @@ static int arm_slot(struct tr_system *system, uint32_t worker_index, struct tr_b
     return 0;
 }
 
-static int arm(
+static int fd_arm(
     struct tr__worker *worker, struct tr_box *box, struct tr__fd_watch *watch, unsigned events)
 {
     struct tr_system *system = worker->system;
@@ -203,7 +203,7 @@ static int fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t ta
     }
     watch->tag = tag;
     watch->is_signal = is_signal;
-    rc = arm(ctx->worker, ctx->box, watch, events);
+    rc = fd_arm(ctx->worker, ctx->box, watch, events);
     if (rc < 0) {
         if (fresh)
             base_free(watch);
@@ -222,7 +222,7 @@ int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag)
     return fd_watch(ctx, fd, events, tag, false);
 }
 
-static void forget(struct tr_system *system, struct tr_box *box, int fd)
+static void fd_forget(struct tr_system *system, struct tr_box *box, int fd)
 {
     struct tr__fd_slot *slot = slot_of(system, fd);
 
@@ -250,18 +250,18 @@ int tr_fd_forget(struct tr_context *ctx, int fd)
         return TR_ENOENT;
     watch = *link;
     *link = watch->next;
-    forget(ctx->worker->system, ctx->box, fd);
+    fd_forget(ctx->worker->system, ctx->box, fd);
     base_free(watch);
     return 0;
 }
 
-void tr__fds_finish(struct tr_box *box, struct tr__ext *ext)
+void tr__fds_fini(struct tr_box *box, struct tr__ext *ext)
 {
     while (ext->fds != NULL) {
         struct tr__fd_watch *watch = ext->fds;
 
         ext->fds = watch->next;
-        forget(box->system, box, watch->fd);
+        fd_forget(box->system, box, watch->fd);
         if (watch->is_signal)
             close(watch->fd);
         base_free(watch);
@@ -340,7 +340,7 @@ bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event)
 
         event->kind = TR_EVENT_SIGNAL;
         event->status = is_there ? (int)info.ssi_signo : 0;
-        arm(tr__self, box, watch, EPOLLIN);
+        fd_arm(tr__self, box, watch, EPOLLIN);
         return is_there; /* another actor that watches it too may have been faster */
     }
     return true;

@@ -47,7 +47,7 @@ void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned ev
 /* Fill the event of an FD cell. False if the actor has forgotten the descriptor meanwhile. */
 bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event);
 /* Forget all descriptors of an actor that ends or restarts. */
-void tr__fds_finish(struct tr_box *box, struct tr__ext *ext);
+void tr__fds_fini(struct tr_box *box, struct tr__ext *ext);
 void tr__fd_chunks_free(struct tr_system *system);
 
 #endif

@@ -76,7 +76,7 @@ static int deadline_set(struct tr_context *ctx, struct tr_flow *flow, uint64_t d
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void answer(struct tr_flow *flow, int status, const void *value, size_t size)
+static void flow_answer(struct tr_flow *flow, int status, const void *value, size_t size)
 {
     int rc = tr_reply_send(&flow->reply, status, value, size);
 
@@ -84,13 +84,13 @@ static void answer(struct tr_flow *flow, int status, const void *value, size_t s
         tr_reply_send(&flow->reply, rc, NULL, 0);
 }
 
-static void settle(struct tr_flow *flow)
+static void flow_settle(struct tr_flow *flow)
 {
     if (flow->state == FLOW_ENDED && flow->pending == 0)
         flow->state = FLOW_FREE;
 }
 
-static void end(
+static void flow_end(
     const struct tr_flow_type *type, void *self, struct tr_context *ctx, struct tr_flow *flow)
 {
     int status = flow->failed;
@@ -98,11 +98,11 @@ static void end(
     timer_stop(ctx, flow);
     deadline_stop(ctx, flow);
     flow->waiting = 0;
-    answer(flow, status, NULL, 0);
+    flow_answer(flow, status, NULL, 0);
     flow->state = FLOW_ENDED;
     if (type->end != NULL)
         type->end(self, ctx, flow, status);
-    settle(flow);
+    flow_settle(flow);
 }
 
 /* ---- the rows ------------------------------------------------------------------------------- */
@@ -148,7 +148,8 @@ static bool has_failed(const struct tr_flow *flow)
 }
 
 /* The present row's wait is over: on to the next, or to its undo. False: the flow ends. */
-static bool leave(const struct tr_flow_type *type, struct tr_context *ctx, struct tr_flow *flow)
+static bool flow_leave(
+    const struct tr_flow_type *type, struct tr_context *ctx, struct tr_flow *flow)
 {
     if (has_failed(flow))
         return to_undo(type, ctx, flow, flow->wait_status);
@@ -172,12 +173,12 @@ static bool run_row(
     switch (next) {
     case TR_FLOW_NEXT:
         forget_waits(ctx, flow);
-        return leave(type, ctx, flow);
+        return flow_leave(type, ctx, flow);
     case TR_FLOW_WAIT:
     case TR_FLOW_FIRST:
         flow->first = next == TR_FLOW_FIRST;
         if (is_settled(flow))
-            return leave(type, ctx, flow);
+            return flow_leave(type, ctx, flow);
         flow->state = FLOW_WAITING;
         return false;
     case TR_FLOW_DONE:
@@ -205,12 +206,13 @@ static void go_on(
         if (flow->failed != 0 || !to_undo(type, ctx, flow, TR_ELIMIT))
             break;
     if (flow->state == FLOW_RUNNING)
-        end(type, self, ctx, flow);
+        flow_end(type, self, ctx, flow);
 }
 
 /* ---- in the actor's functions --------------------------------------------------------------- */
 
-static struct tr_flow *frame_free(const struct tr_flow_type *type, void *self, uint32_t *ret_index)
+static struct tr_flow *flow_frame_free(
+    const struct tr_flow_type *type, void *self, uint32_t *ret_index)
 {
     for (uint32_t i = 0; i < type->frame_count; i++)
         if (frame_at(type, self, i)->state == FLOW_FREE) {
@@ -227,7 +229,7 @@ void *tr_flow_begin(
     struct tr_flow *flow;
     uint32_t index;
 
-    flow = frame_free(type, self, &index);
+    flow = flow_frame_free(type, self, &index);
     if (flow == NULL) {
         tr_reply(ctx, TR_EFULL, NULL, 0);
         return NULL;
@@ -260,7 +262,7 @@ void tr_flow_run(const struct tr_flow_type *type, void *self, struct tr_context 
 }
 
 /* The end of one thing that the present row waits for. */
-static void on_end(const struct tr_flow_type *type, void *self, struct tr_context *ctx,
+static void flow_on_end(const struct tr_flow_type *type, void *self, struct tr_context *ctx,
     struct tr_flow *flow, uint32_t slot, const struct tr_event *event)
 {
     const struct tr_step *step = step_of(type, flow);
@@ -276,10 +278,10 @@ static void on_end(const struct tr_flow_type *type, void *self, struct tr_contex
         flow->wait_status = flow->status;
     if (is_settled(flow)) {
         flow->state = FLOW_RUNNING;
-        if (leave(type, ctx, flow))
+        if (flow_leave(type, ctx, flow))
             go_on(type, self, ctx, flow);
         else
-            end(type, self, ctx, flow);
+            flow_end(type, self, ctx, flow);
     }
     flow->value = NULL;
     flow->size = 0;
@@ -294,7 +296,7 @@ static void on_deadline(
     if (to_undo(type, ctx, flow, TR_ETIMEOUT))
         go_on(type, self, ctx, flow);
     else
-        end(type, self, ctx, flow);
+        flow_end(type, self, ctx, flow);
 }
 
 static void on_answer(const struct tr_flow_type *type, void *self, struct tr_context *ctx,
@@ -306,8 +308,8 @@ static void on_answer(const struct tr_flow_type *type, void *self, struct tr_con
     flow->pending &= ~bit;
     flow->waiting &= ~bit;
     if (is_waited_for)
-        on_end(type, self, ctx, flow, slot, event);
-    settle(flow);
+        flow_on_end(type, self, ctx, flow, slot, event);
+    flow_settle(flow);
 }
 
 bool tr_flow_event(const struct tr_flow_type *type, void *self, struct tr_context *ctx,
@@ -328,7 +330,7 @@ bool tr_flow_event(const struct tr_flow_type *type, void *self, struct tr_contex
         on_deadline(type, self, ctx, flow);
     } else if (slot == TAG_TIMER && flow->has_timer) {
         flow->has_timer = false;
-        on_end(type, self, ctx, flow, slot, event);
+        flow_on_end(type, self, ctx, flow, slot, event);
     }
     return true;
 }
@@ -355,7 +357,7 @@ void tr_flow_reset(const struct tr_flow_type *type, void *self)
 /* ---- inside a step -------------------------------------------------------------------------- */
 
 /* It could not be asked: that is its end. */
-static int refused(struct tr_flow *flow, int code)
+static int flow_refused(struct tr_flow *flow, int code)
 {
     flow->status = code;
     if (flow->wait_status == 0)
@@ -372,18 +374,18 @@ int tr_flow_ask(struct tr_context *ctx, struct tr_flow *flow, tr_sender to, cons
 
     tr_assert_use(flow->state == FLOW_RUNNING, "a flow asks inside its steps");
     if (flow->pending == UINT32_MAX)
-        return refused(flow, TR_ELIMIT);
+        return flow_refused(flow, TR_ELIMIT);
     slot = (uint32_t)__builtin_ctz(~flow->pending);
     if (flow->deadline_ns != 0) {
         if (flow->deadline_ns <= now_ns)
-            return refused(flow, TR_ETIMEOUT);
+            return flow_refused(flow, TR_ETIMEOUT);
         if (timeout_ns == 0 || timeout_ns > flow->deadline_ns - now_ns)
             timeout_ns = flow->deadline_ns - now_ns;
     }
     rc = tr_ask(ctx, to, message, size,
         &(struct tr_ask_options){ .tag = flow->tag + slot, .timeout_ns = timeout_ns });
     if (rc < 0)
-        return refused(flow, rc);
+        return flow_refused(flow, rc);
     flow->pending |= UINT32_C(1) << slot;
     flow->waiting |= UINT32_C(1) << slot;
     return (int)slot;
@@ -397,7 +399,7 @@ int tr_flow_after(struct tr_context *ctx, struct tr_flow *flow, uint64_t delay_n
     timer_stop(ctx, flow);
     rc = tr_after(ctx, delay_ns, flow->tag + TAG_TIMER, &flow->timer_id);
     if (rc < 0)
-        return refused(flow, rc);
+        return flow_refused(flow, rc);
     flow->has_timer = true;
     return 0;
 }
@@ -424,9 +426,9 @@ enum tr_flow_next tr_flow_done(struct tr_flow *flow, const void *value, size_t s
 void tr_flow_answer(struct tr_flow *flow, const void *value, size_t size)
 {
     if (flow->failed != 0)
-        answer(flow, flow->failed, NULL, 0);
+        flow_answer(flow, flow->failed, NULL, 0);
     else
-        answer(flow, 0, value, size);
+        flow_answer(flow, 0, value, size);
 }
 
 bool tr_flow_is_cancelled(const struct tr_flow *flow)

@@ -100,7 +100,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
         return rc;
     ask->expires_ns = tr__ask_expiry(now, age, deadline);
     cache = worker != NULL ? worker : tr__foreign_enter(system);
-    cell = tr__cell_new(cache, size);
+    cell = tr__cell_alloc(cache, size);
     if (cell == NULL) {
         rc = TR_ENOMEM;
     } else {

@@ -73,7 +73,7 @@ static enum tr_doing doing_of(const struct tr_box *box)
 }
 
 /* False if it is not there any more. */
-static bool fill(struct tr_box *box, struct tr_actor_info *info)
+static bool inspect_fill(struct tr_box *box, struct tr_actor_info *info)
 {
     uint32_t generation = atomic_load_explicit(&box->generation, memory_order_acquire);
     uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
@@ -118,7 +118,7 @@ static bool visit_box(void *data, struct tr_box *box)
     struct visiting *visiting = data;
     struct tr_actor_info info;
 
-    return !fill(box, &info) || visiting->visit(visiting->data, &info);
+    return !inspect_fill(box, &info) || visiting->visit(visiting->data, &info);
 }
 
 void tr_inspect(struct tr_system *system,
@@ -132,7 +132,7 @@ int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor_info *
     struct tr_box *box = tr__box_by_id(system, id);
     struct tr_actor_info info;
 
-    if (box == NULL || !fill(box, &info) || info.id != id)
+    if (box == NULL || !inspect_fill(box, &info) || info.id != id)
         return TR_ENOENT;
     *ret_info = info;
     return 0;
@@ -258,7 +258,7 @@ struct tree {
     size_t count, capacity;
 };
 
-static bool collect(void *data, struct tr_box *box)
+static bool inspect_collect(void *data, struct tr_box *box)
 {
     struct tree *tree = data;
 
@@ -266,7 +266,7 @@ static bool collect(void *data, struct tr_box *box)
         return false;
     tree->leaves[tree->count].order = tr__box_order(box);
     tree->leaves[tree->count].is_supervisor = tr__get(box->status) & STATUS_SUPERVISOR;
-    tree->count += fill(box, &tree->leaves[tree->count].info);
+    tree->count += inspect_fill(box, &tree->leaves[tree->count].info);
     return true;
 }
 
@@ -303,7 +303,7 @@ void tr_inspect_tree(struct tr_system *system, FILE *out)
     tree.leaves = base_alloc(tree.capacity * sizeof *tree.leaves);
     if (tree.leaves == NULL)
         return;
-    tr__slots_each(system, collect, &tree);
+    tr__slots_each(system, inspect_collect, &tree);
     qsort(tree.leaves, tree.count, sizeof *tree.leaves, earlier_first);
     print_under(&tree, 0, 0, out);
     base_free(tree.leaves);
@@ -311,7 +311,7 @@ void tr_inspect_tree(struct tr_system *system, FILE *out)
 
 /* ---- sums ----------------------------------------------------------------------------------- */
 
-static void add(struct tr_system_stats *stats, const struct tr__worker *worker)
+static void inspect_add(struct tr_system_stats *stats, const struct tr__worker *worker)
 {
     const struct tr__counters *c = &worker->counters;
 
@@ -336,15 +336,15 @@ void tr_system_stats(struct tr_system *system, struct tr_system_stats *ret_stats
 {
     *ret_stats = (struct tr_system_stats){ 0 };
     for (uint32_t i = 0; i < system->worker_count; i++)
-        add(ret_stats, system->workers[i]);
-    add(ret_stats, system->foreign);
+        inspect_add(ret_stats, system->workers[i]);
+    inspect_add(ret_stats, system->foreign);
     ret_stats->live = tr__live(system);
     ret_stats->queued = ret_stats->sent - ret_stats->handled - ret_stats->dead;
 }
 
 /* ---- histograms ----------------------------------------------------------------------------- */
 
-static uint32_t bucket_of(uint64_t ns)
+static uint32_t inspect_bucket_of(uint64_t ns)
 {
     uint32_t bucket = ns < 128 ? 0 : 64 - (uint32_t)__builtin_clzll(ns >> 7);
 
@@ -364,8 +364,8 @@ void tr__sample_turn(
         if (tr__get(sample->type) != type)
             continue;
         tr__add(sample->samples, 1);
-        tr__add(sample->wait[bucket_of(wait_ns)], 1);
-        tr__add(sample->run[bucket_of(run_ns)], 1);
+        tr__add(sample->wait[inspect_bucket_of(wait_ns)], 1);
+        tr__add(sample->run[inspect_bucket_of(run_ns)], 1);
         return;
     }
 }

@@ -31,13 +31,13 @@ int tr_box_create(struct tr_system *system, const struct tr_type *type,
     int rc;
 
     if (system == NULL) {
-        rc = tr__system_make(&(struct tr_system_options){ .driven = true }, NULL, &own);
+        rc = tr__system_create(&(struct tr_system_options){ .driven = true }, NULL, &own);
         if (rc < 0)
             return rc;
         own->is_private = true;
         system = own;
     }
-    rc = tr__box_make(system, type, NULL, &spawn, STATUS_UNOWNED, &box);
+    rc = tr__box_create(system, type, NULL, &spawn, STATUS_UNOWNED, &box);
     if (rc < 0) {
         if (own != NULL)
             tr_system_destroy(&own);
@@ -79,7 +79,7 @@ tr_sender tr_box_sender(struct tr_box *box, const char *owner)
 }
 
 /* The caller's state, on this thread. */
-static int own(struct tr_box *box, void *state)
+static int local_own(struct tr_box *box, void *state)
 {
     uint32_t status = tr__get(box->status);
 
@@ -99,7 +99,7 @@ static int own(struct tr_box *box, void *state)
     return 0;
 }
 
-static bool is_gone(const struct tr_box *box)
+static bool local_is_gone(const struct tr_box *box)
 {
     return atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE;
 }
@@ -110,7 +110,7 @@ static int end_code(const struct tr_box *box)
 }
 
 /* From here on this thread drives the system, and those that wait for something in it only wait. */
-static void running_begin(struct tr_system *system)
+static void running_start(struct tr_system *system)
 {
     tr_assert_use(atomic_exchange_explicit(&system->running, 1, memory_order_seq_cst) == 0,
         "an actor is run by one thread at a time");
@@ -128,14 +128,14 @@ int tr_run(struct tr_box *box, void *state)
 {
     int rc;
 
-    if (is_gone(box))
+    if (local_is_gone(box))
         return TR_ECLOSED;
-    rc = own(box, state);
+    rc = local_own(box, state);
     if (rc < 0)
         return rc;
-    running_begin(box->system);
-    while (!is_gone(box))
-        if (tr__drive_here(box->system, 64) == 0 && !is_gone(box))
+    running_start(box->system);
+    while (!local_is_gone(box))
+        if (tr__drive_here(box->system, 64) == 0 && !local_is_gone(box))
             tr__drive_wait_here(box->system, UINT64_MAX);
     running_end(box->system);
     return end_code(box);
@@ -146,12 +146,12 @@ int tr_step(struct tr_box *box, void *state, uint32_t messages_max)
     struct tr__worker *worker = box->system->workers[0];
     int handled, rc;
 
-    if (is_gone(box))
+    if (local_is_gone(box))
         return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
-    rc = own(box, state);
+    rc = local_own(box, state);
     if (rc < 0)
         return rc;
-    running_begin(box->system);
+    running_start(box->system);
     worker->step_limited = true;
     worker->step_budget = messages_max;
     worker->step_handled = 0;
@@ -161,7 +161,7 @@ int tr_step(struct tr_box *box, void *state, uint32_t messages_max)
     worker->step_limited = false;
     worker->step_budget = UINT32_MAX;
     running_end(box->system);
-    if (handled == 0 && is_gone(box))
+    if (handled == 0 && local_is_gone(box))
         return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
     return handled;
 }
@@ -176,18 +176,19 @@ void tr_box_destroy(struct tr_box **box)
     *box = NULL;
     system = b->system;
     tr_assert_use(tr__self == NULL, "a box is not destroyed from inside a handler");
-    tr_assert_use(!is_gone(b) ? tr__get(b->status) & (STATUS_UNOWNED | STATUS_EXTERNAL) : true,
+    tr_assert_use(
+        !local_is_gone(b) ? tr__get(b->status) & (STATUS_UNOWNED | STATUS_EXTERNAL) : true,
         "a box that was spawned belongs to its system");
-    if (!is_gone(b)) {
+    if (!local_is_gone(b)) {
         struct tr__worker *worker = system->workers[0];
 
         if (system->driven) {
             tr_assert_use(tr__get(system->driver) == 0, "a box is not destroyed while it runs");
             tr__self = worker;
-            tr__box_finish(worker, b, TR_WHY_KILLED);
+            tr__box_end(worker, b, TR_WHY_KILLED);
             tr__self = NULL;
         } else {
-            tr__box_finish(NULL, b, TR_WHY_KILLED);
+            tr__box_end(NULL, b, TR_WHY_KILLED);
         }
     }
     /* If no sender was ever created, no drop releases the senders' pin: release it here. */

@@ -67,7 +67,7 @@ static inline uint64_t control_of(const struct tr__cell *cell)
 }
 
 /* After a push: `word` is the word before it. */
-static inline void pushed(struct tr__worker *worker, struct tr_box *box, uint64_t word)
+static inline void push_done(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
     tr__point();
     if (!(word & WORD_SCHED))
@@ -85,7 +85,7 @@ static inline int push_message(
             !tr__push(box, &word, cell, WORD_CLOSED | WORD_LOCKED, box->capacity, WORD_COUNT_ONE)))
         return tr__push_slow(worker, box, cell, mode);
     tr__add(worker->counters.sent, 1);
-    pushed(worker, box, word);
+    push_done(worker, box, word);
     return 0;
 }
 
@@ -105,7 +105,7 @@ static void drop_full(struct tr__worker *worker, struct tr_box *box, struct tr__
  * amortised over the sends it makes room for. If the chain is shorter, because the owner has taken
  * the rest, drop one. False if the chain has no message that counts: the owner has them all, or
  * they are reserved. */
-static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
+static bool mailbox_trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
     struct tr__cell *top = tr__word_cell(word), *doomed = NULL, *cell, **link = &top;
     uint32_t counted = 0, keep, dropped = 0;
@@ -176,7 +176,7 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
             return TR_EFULL;
         if (count < box->capacity_hard)
             return FULL_OVERSHOOT;
-        if (trim(worker, box, word))
+        if (mailbox_trim(worker, box, word))
             return FULL_TRY_AGAIN;
         tr__add(worker->counters.sent, 1);
         drop_full(worker, box, cell);
@@ -211,7 +211,7 @@ tr__noinline int tr__push_slow(
     }
     if (counted)
         tr__add(worker->counters.sent, 1);
-    pushed(worker, box, word);
+    push_done(worker, box, word);
     return 0;
 }
 
@@ -237,7 +237,7 @@ struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kin
 {
     struct tr__worker *worker = tr__worker_of(system);
     struct tr__worker *cache = worker != NULL ? worker : tr__foreign_enter(system);
-    struct tr__cell *cell = tr__cell_new(cache, size);
+    struct tr__cell *cell = tr__cell_alloc(cache, size);
 
     if (worker == NULL)
         tr__foreign_leave(system);
@@ -265,7 +265,7 @@ int tr__push_event(struct tr_box *box, struct tr__cell *cell)
         sched_yield();
         word = tr__get(box->word);
     }
-    pushed(worker, box, word);
+    push_done(worker, box, word);
     return 0;
 }
 
@@ -370,14 +370,14 @@ static inline uint64_t deadline_of(const struct tr_box *box, uint64_t timeout_ns
     return deadline;
 }
 
-static int tell(struct tr__worker *worker, tr_sender to, const void *message, size_t size,
+static int mailbox_tell(struct tr__worker *worker, tr_sender to, const void *message, size_t size,
     enum tr_lane lane, uint64_t deadline, enum tr__push_mode mode)
 {
     struct tr_box *box = to.box;
     struct tr__cell *cell;
     int rc;
 
-    cell = tr__cell_new(worker, size);
+    cell = tr__cell_alloc(worker, size);
     if (unlikely(cell == NULL))
         return TR_ENOMEM;
     cell->kind = CELL_TELL;
@@ -438,9 +438,9 @@ static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     deadline = deadline_of(to.box, options != NULL ? options->timeout_ns : 0);
     worker = tr__worker_of(system);
     if (likely(worker != NULL))
-        return tell(worker, to, message, size, lane, deadline, mode);
+        return mailbox_tell(worker, to, message, size, lane, deadline, mode);
     worker = tr__foreign_enter(system);
-    rc = tell(worker, to, message, size, lane, deadline, mode);
+    rc = mailbox_tell(worker, to, message, size, lane, deadline, mode);
     tr__foreign_leave(system);
     return rc;
 }
@@ -554,7 +554,7 @@ int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
         return TR_EINVAL;
     system = box->system;
     worker = tr__worker_of(system);
-    cell = tr__cell_new(worker != NULL ? worker : tr__foreign_enter(system), size);
+    cell = tr__cell_alloc(worker != NULL ? worker : tr__foreign_enter(system), size);
     if (worker == NULL)
         tr__foreign_leave(system);
     if (cell == NULL)

@@ -80,7 +80,7 @@ static struct tr__cell **next_magazine(struct tr__cell *magazine)
 }
 
 /* A run of fresh lines, under memory_lock. */
-static unsigned char *carve(struct tr_system *system, size_t size)
+static unsigned char *memory_carve(struct tr_system *system, size_t size)
 {
     if ((size_t)(system->carve_end - system->carve_at) < size) {
         size_t bytes = system->pages == NULL ? CARVE_FIRST : CARVE_BYTES;
@@ -135,10 +135,10 @@ struct tr__cell *tr__reserve_take(struct tr_system *system)
     return cell;
 }
 
-int tr__reserve_make(struct tr_system *system)
+int tr__reserve_fill(struct tr_system *system)
 {
     while (!reserve_is_full(system)) {
-        struct tr__cell *cell = tr__cell_new(tr__foreign_enter(system), 0);
+        struct tr__cell *cell = tr__cell_alloc(tr__foreign_enter(system), 0);
 
         tr__foreign_leave(system);
         if (cell == NULL)
@@ -162,7 +162,7 @@ tr__cold struct tr__cell *tr__cell_refill(struct tr__worker *worker)
         for (struct tr__cell *cell = first; cell != NULL; cell = cell->next)
             worker->cells[worker->cell_count++] = cell;
     } else {
-        first = (struct tr__cell *)(void *)carve(system, CELL_MAGAZINE * sizeof *first);
+        first = (struct tr__cell *)(void *)memory_carve(system, CELL_MAGAZINE * sizeof *first);
         for (uint32_t i = CELL_MAGAZINE; first != NULL && i-- > 0;) {
             first[i].class = 0;
             worker->cells[worker->cell_count++] = &first[i];
@@ -193,7 +193,7 @@ tr__cold void tr__cell_spill(struct tr__worker *worker)
     memmove(worker->cells, worker->cells + given, worker->cell_count * sizeof worker->cells[0]);
 }
 
-tr__noinline struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload)
+tr__noinline struct tr__cell *tr__cell_alloc_large(struct tr__worker *worker, size_t payload)
 {
     size_t size = CELL_HEADER + payload;
     struct tr__cell *cell;
@@ -279,7 +279,7 @@ void tr__cell_release(struct tr_system *system, struct tr__cell *cell)
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
-static struct tr__chunk *chunk_of(const struct tr_box *box)
+static struct tr__chunk *memory_chunk_of(const struct tr_box *box)
 {
     return (struct tr__chunk *)((uintptr_t)box & ~(uintptr_t)(CHUNK_BYTES - 1));
 }
@@ -293,7 +293,7 @@ static struct tr_box *chunk_slot(struct tr__chunk *chunk, uint32_t index)
 /* No slot is smaller than 128 bytes, so each has a place of its own without a division. */
 static uint64_t *order_at(const struct tr_box *box)
 {
-    char *chunk = (char *)chunk_of(box);
+    char *chunk = (char *)memory_chunk_of(box);
     size_t offset = (size_t)((const char *)box - chunk) - CHUNK_HEADER;
 
     return (uint64_t *)(void *)(chunk + CHUNK_BYTES - CHUNK_ORDERS) + offset / 128;
@@ -375,7 +375,7 @@ static bool slots_refill(struct tr__worker *worker, uint8_t class)
     return worker->slots[class] != NULL;
 }
 
-struct tr_box *tr__slot_new(
+struct tr_box *tr__slot_alloc(
     struct tr__worker *worker, struct tr_system *system, uint32_t state_size)
 {
     uint8_t class = 0;
@@ -441,7 +441,7 @@ void tr__slots_each(
 
 uint64_t tr__box_id(const struct tr_box *box)
 {
-    const struct tr__chunk *chunk = chunk_of(box);
+    const struct tr__chunk *chunk = memory_chunk_of(box);
     size_t offset = (size_t)((const char *)box - (const char *)chunk) - CHUNK_HEADER;
 
     return ((uint64_t)tr__get(box->generation) << 32) |
@@ -491,7 +491,7 @@ static bool holds_free(void *data, struct tr_box *box)
     return true;
 }
 
-void tr__memory_finish(struct tr_system *system)
+void tr__memory_fini(struct tr_system *system)
 {
     tr__slots_each(system, holds_free, NULL);
     for (uint32_t i = 0; system->workers != NULL && i < system->worker_count; i++)

@@ -36,14 +36,14 @@ void tr__free_line(void *memory);
 
 struct tr__cell *tr__cell_refill(struct tr__worker *worker);
 void tr__cell_spill(struct tr__worker *worker);
-struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload);
+struct tr__cell *tr__cell_alloc_large(struct tr__worker *worker, size_t payload);
 void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell);
 
 /* Return a cell with room for the payload, or NULL. Its fields are not set, except `class`. */
-static inline struct tr__cell *tr__cell_new(struct tr__worker *worker, size_t payload)
+static inline struct tr__cell *tr__cell_alloc(struct tr__worker *worker, size_t payload)
 {
     if (unlikely(payload > CELL_INLINE || TR_MALLOC_CELLS))
-        return tr__cell_new_large(worker, payload);
+        return tr__cell_alloc_large(worker, payload);
     if (unlikely(worker->cell_count == 0))
         return tr__cell_refill(worker);
     return worker->cells[--worker->cell_count];
@@ -64,7 +64,7 @@ static inline void tr__cell_free(struct tr__worker *worker, struct tr__cell *cel
 void tr__cell_release(struct tr_system *system, struct tr__cell *cell);
 
 /* Fill the reserve: cells for what must not fail. */
-int tr__reserve_make(struct tr_system *system);
+int tr__reserve_fill(struct tr_system *system);
 struct tr__cell *tr__reserve_take(struct tr_system *system); /* a plain cell, or NULL */
 
 /* Lock the caches of the threads that are no workers. */
@@ -74,7 +74,7 @@ void tr__foreign_leave(struct tr_system *system);
 /* ---- slots: the memory of boxes ------------------------------------------------------------- */
 
 /* Return a free slot for a state of this size, or NULL. worker may be NULL. */
-struct tr_box *tr__slot_new(
+struct tr_box *tr__slot_alloc(
     struct tr__worker *worker, struct tr_system *system, uint32_t state_size);
 void tr__slot_free(struct tr__worker *worker, struct tr_box *box);
 bool tr__slot_holds(const struct tr_box *box, uint32_t state_size);
@@ -90,6 +90,6 @@ void tr__box_set_order(struct tr_box *box, uint64_t order);
 uint64_t tr__box_order(const struct tr_box *box);
 
 /* Free everything. No thread uses the system any more. */
-void tr__memory_finish(struct tr_system *system);
+void tr__memory_fini(struct tr_system *system);
 
 #endif

@@ -34,7 +34,7 @@ static uint64_t pace_operations(const struct tr_system *system)
     return sum;
 }
 
-static void pace_begin(struct tr__worker *worker, enum tr__pace_phase phase, bool solo,
+static void pace_start(struct tr__worker *worker, enum tr__pace_phase phase, bool solo,
     uint64_t now, uint64_t length_ns)
 {
     struct tr_system *system = worker->system;
@@ -62,7 +62,7 @@ static void pace_decide(struct tr__worker *worker, uint64_t now)
     if (pace->hold_ns > PACE_HOLD_NS_MAX)
         pace->hold_ns = PACE_HOLD_NS_MAX;
     tr__set(pace->all_won, all_won);
-    pace_begin(worker, PACE_HOLD, !all_won, now, pace->hold_ns);
+    pace_start(worker, PACE_HOLD, !all_won, now, pace->hold_ns);
 }
 
 /* A phase is over, or none has begun. */
@@ -79,12 +79,12 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
                (now - pace->began_ns + 1);
         switch ((enum tr__pace_phase)tr__get(pace->phase)) {
         case PACE_OFF:
-            pace_begin(worker, PACE_TRY_SOLO, true, now, PACE_TRY_NS);
+            pace_start(worker, PACE_TRY_SOLO, true, now, PACE_TRY_NS);
             break;
         case PACE_TRY_SOLO:
             pace->rate_solo = rate;
             if (pace->rate_all == 0)
-                pace_begin(worker, PACE_TRY_ALL, false, now, PACE_TRY_NS);
+                pace_start(worker, PACE_TRY_ALL, false, now, PACE_TRY_NS);
             else
                 pace_decide(worker, now);
             break;
@@ -98,7 +98,7 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
                 pace->rate_all = rate;
             else
                 pace->rate_solo = rate;
-            pace_begin(worker, tr__get(pace->all_won) ? PACE_TRY_SOLO : PACE_TRY_ALL,
+            pace_start(worker, tr__get(pace->all_won) ? PACE_TRY_SOLO : PACE_TRY_ALL,
                 tr__get(pace->all_won), now, PACE_TRY_NS);
             break;
         }

@@ -79,6 +79,6 @@ static inline uint32_t tr__codec_bytes_max(const struct tr_codec *codec)
 }
 
 /* End the helper and wait for it. No process actor of the system runs. */
-void tr__processes_finish(struct tr_system *system);
+void tr__processes_stop(struct tr_system *system);
 
 #endif

@@ -92,7 +92,7 @@ struct wake {
 };
 
 /* Out of memory in the port: exit, which the proxy sees. */
-static _Noreturn void give_up(const char *why)
+static _Noreturn void port_give_up(const char *why)
 {
     fprintf(stderr, "troupe: process actor: %s\n", why);
     fflush(NULL);
@@ -109,19 +109,19 @@ static void wake_port(struct child *child, struct tr_context *ctx)
     child->woken = true;
     ctx->deadline_ns = 0;
     if (tr_tell(child->port, &(struct wake){ 0 }, sizeof(struct wake)) < 0)
-        give_up("out of memory");
+        port_give_up("out of memory");
     ctx->deadline_ns = deadline_ns;
 }
 
 /* ---- the wrapped actor ----------------------------------------------------------------------- */
 
-static struct child *child_of(const struct tr_context *ctx)
+static struct child *port_child_of(const struct tr_context *ctx)
 {
     return tr__container((uintptr_t)ctx->box->type, struct child, type);
 }
 
 /* The entry of an open ask of the port. Once it is answered the slot may be another's. */
-static struct entry *entry_of(struct child *child, const struct tr_context *ctx)
+static struct entry *port_entry_of(struct child *child, const struct tr_context *ctx)
 {
     const struct tr__cell *cell = ctx->cell;
     const struct tr_box *asker;
@@ -135,7 +135,7 @@ static struct entry *entry_of(struct child *child, const struct tr_context *ctx)
 
 static int wrapped_start(void *self, struct tr_context *ctx)
 {
-    struct child *child = child_of(ctx);
+    struct child *child = port_child_of(ctx);
     int rc = 0;
 
     if (child->row->type->start != NULL)
@@ -149,15 +149,15 @@ static int wrapped_start(void *self, struct tr_context *ctx)
 
 static enum tr_next wrapped_handle(void *self, struct tr_context *ctx, void *message)
 {
-    struct child *child = child_of(ctx);
-    struct entry *entry = entry_of(child, ctx);
+    struct child *child = port_child_of(ctx);
+    struct entry *entry = port_entry_of(child, ctx);
     tr_reply_handle duty = { 0 };
     enum tr_next next;
 
     if (entry != NULL && !entry->is_ask) {
         duty = tr_reply_take(ctx);
         if (duty.reply == NULL)
-            give_up("out of memory");
+            port_give_up("out of memory");
     }
     next = child->row->type->handle(self, ctx, message);
     child->last = NULL;
@@ -172,7 +172,7 @@ static enum tr_next wrapped_handle(void *self, struct tr_context *ctx, void *mes
 
 static enum tr_next wrapped_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct child *child = child_of(ctx);
+    struct child *child = port_child_of(ctx);
 
     child->last = NULL;
     return child->row->type->event(self, ctx, event);
@@ -224,18 +224,18 @@ static void entry_drop_if_over(struct child *child, struct entry *entry)
     base_free(entry);
 }
 
-static void say(struct child *child, enum tr__wire_kind kind, uint64_t id, uint64_t argument)
+static void port_say(struct child *child, enum tr__wire_kind kind, uint64_t id, uint64_t argument)
 {
     struct tr__wire_frame frame = { .kind = kind, .id = id, .argument = argument };
 
     if (tr__wire_put(&child->out, &frame) < 0)
-        give_up("out of memory");
+        port_give_up("out of memory");
 }
 
 static void say_done(struct child *child, struct entry *entry)
 {
     entry->done = true;
-    say(child, WIRE_DONE, entry->id, tr__wire_of_status(entry->refused));
+    port_say(child, WIRE_DONE, entry->id, tr__wire_of_status(entry->refused));
 }
 
 static void say_reply(
@@ -260,11 +260,11 @@ static void say_reply(
     }
     frame.argument = tr__wire_of_status(status);
     if (tr__wire_put(&child->out, &frame) < 0)
-        give_up("out of memory");
+        port_give_up("out of memory");
 }
 
 /* It never reaches the handler. */
-static void refuse(struct child *child, struct entry *entry, int status)
+static void port_refuse(struct child *child, struct entry *entry, int status)
 {
     entry->handled = true;
     entry->refused = status;
@@ -277,7 +277,7 @@ static void refuse(struct child *child, struct entry *entry, int status)
 
 /* ---- in hand --------------------------------------------------------------------------------- */
 
-static int decode(struct child *child, const struct entry *entry)
+static int port_decode(struct child *child, const struct entry *entry)
 {
     const struct tr_codec *codec = &child->row->codec;
     uint32_t size = child->row->type->message_size;
@@ -292,7 +292,7 @@ static int decode(struct child *child, const struct entry *entry)
 }
 
 /* BEGIN has left: the actor gets it. */
-static void dispatch(struct child *child, struct tr_context *ctx, struct entry *entry)
+static void port_dispatch(struct child *child, struct tr_context *ctx, struct entry *entry)
 {
     const struct tr_type *type = child->row->type;
     struct tr_ask_options options = { .tag = entry->slot, .lane = (enum tr_lane)entry->lane };
@@ -302,14 +302,14 @@ static void dispatch(struct child *child, struct tr_context *ctx, struct entry *
         uint64_t now = tr_now_ns(ctx);
 
         if (entry->deadline_ns <= now) {
-            refuse(child, entry, TR_ETIMEOUT);
+            port_refuse(child, entry, TR_ETIMEOUT);
             return;
         }
         options.timeout_ns = entry->deadline_ns - now;
     }
-    rc = decode(child, entry);
+    rc = port_decode(child, entry);
     if (rc < 0) {
-        refuse(child, entry, rc);
+        port_refuse(child, entry, rc);
         return;
     }
     rc = tr_ask(ctx, child->actor, child->message, type->message_size, &options);
@@ -322,7 +322,7 @@ static void dispatch(struct child *child, struct tr_context *ctx, struct entry *
         type->message_drop(child->message);
     /* Closed: the actor has ended, and the message is as lost as one that it was handling. */
     if (rc != TR_ECLOSED)
-        refuse(child, entry, rc);
+        port_refuse(child, entry, rc);
 }
 
 static struct entry *next_entry(struct child *child)
@@ -364,7 +364,7 @@ static void collect_handled(struct child *child, const struct entry *unsure)
     }
 }
 
-static void orphaned(struct child *child)
+static void port_orphaned(struct child *child)
 {
     if (child->orphan)
         return;
@@ -377,38 +377,38 @@ static void watch_wire(struct child *child, struct tr_context *ctx, unsigned eve
     if (child->armed == events)
         return;
     if (tr_fd_watch(ctx, PROCESS_FD, events, TAG_WIRE) < 0)
-        give_up("out of memory");
+        port_give_up("out of memory");
     child->armed = events;
 }
 
 /* Everything that can be done now. TR_STOP when the port has nothing left to do. */
-static enum tr_next pump(struct child *child, struct tr_context *ctx)
+static enum tr_next port_pump(struct child *child, struct tr_context *ctx)
 {
     int rc = 0;
 
     if (child->started && !child->greeted) {
         child->greeted = true;
-        say(child, WIRE_HELLO, WIRE_VERSION, child->row->type->message_size);
+        port_say(child, WIRE_HELLO, WIRE_VERSION, child->row->type->message_size);
     }
     if (!child->ended)
         collect_handled(child, actor_is_gone(child) ? child->last : NULL);
     while (!child->orphan) {
         rc = tr__wire_send(&child->out, PROCESS_FD);
         if (rc == TR_ECLOSED)
-            orphaned(child);
+            port_orphaned(child);
         if (rc < 0 || child->ended || !child->greeted)
             break;
         if (child->begun != NULL) {
             struct entry *entry = child->begun;
 
             child->begun = NULL;
-            dispatch(child, ctx, entry);
+            port_dispatch(child, ctx, entry);
             continue;
         }
         child->begun = next_entry(child);
         if (child->begun == NULL)
             break;
-        say(child, WIRE_BEGIN, child->begun->id, 0);
+        port_say(child, WIRE_BEGIN, child->begun->id, 0);
     }
     if (child->stop_wanted && child->begun == NULL && tr__list_is_empty(&child->waiting) &&
         tr__list_is_empty(&child->urgent))
@@ -423,7 +423,8 @@ static enum tr_next pump(struct child *child, struct tr_context *ctx)
 
 /* ---- the port -------------------------------------------------------------------------------- */
 
-static int on_frame(struct child *child, struct tr_context *ctx, const struct tr__wire_frame *frame)
+static int port_on_frame(
+    struct child *child, struct tr_context *ctx, const struct tr__wire_frame *frame)
 {
     struct entry *entry;
 
@@ -436,13 +437,13 @@ static int on_frame(struct child *child, struct tr_context *ctx, const struct tr
             return TR_EPROTO;
         entry = entry_make(child, frame);
         if (entry == NULL)
-            give_up("out of memory");
+            port_give_up("out of memory");
         if (frame->argument != 0)
             entry->deadline_ns = tr__later(tr_now_ns(ctx), frame->argument);
         tr__list_add(frame->lane == TR_CONTROL ? &child->urgent : &child->waiting, &entry->link);
         return 0;
     case WIRE_PING:
-        say(child, WIRE_PONG, frame->id, 0);
+        port_say(child, WIRE_PONG, frame->id, 0);
         return 0;
     case WIRE_STOP:
         child->stop_wanted = true;
@@ -460,7 +461,7 @@ static int on_frame(struct child *child, struct tr_context *ctx, const struct tr
     return TR_EPROTO;
 }
 
-static void receive(struct child *child, struct tr_context *ctx)
+static void port_receive(struct child *child, struct tr_context *ctx)
 {
     struct tr__wire_frame frame;
     int rc = 0;
@@ -471,18 +472,18 @@ static void receive(struct child *child, struct tr_context *ctx)
             rc = tr__wire_take(&child->in, WIRE_TO_CHILD, child->bytes_max, &frame);
             if (rc <= 0)
                 break;
-            rc = on_frame(child, ctx, &frame);
+            rc = port_on_frame(child, ctx, &frame);
         }
     }
     if (rc == TR_ENOMEM)
-        give_up("out of memory");
+        port_give_up("out of memory");
     if (rc == TR_EPROTO)
         child->broken = true;
     if (rc == TR_EPROTO || rc == TR_ECLOSED)
-        orphaned(child);
+        port_orphaned(child);
 }
 
-static void on_reply(struct child *child, const struct tr_event *event)
+static void port_on_reply(struct child *child, const struct tr_event *event)
 {
     struct entry *entry = event->tag < child->slot_count ? child->slots[event->tag] : NULL;
 
@@ -490,7 +491,7 @@ static void on_reply(struct child *child, const struct tr_event *event)
         return;
     if (event->status == TR_ACCEPTED) {
         if (entry->is_ask)
-            say(child, WIRE_ACCEPT, entry->id, 0);
+            port_say(child, WIRE_ACCEPT, entry->id, 0);
         return;
     }
     entry->answered = true;
@@ -515,7 +516,7 @@ static void on_down(struct child *child, int why)
                   : failed        ? TR_PROCESS_EXIT_FAILED
                                   : 0;
     if (child->code == 0 && !child->stop_wanted)
-        say(child, WIRE_BYE, 0, 0);
+        port_say(child, WIRE_BYE, 0, 0);
 }
 
 static int port_start(void *state, struct tr_context *ctx)
@@ -536,7 +537,7 @@ static enum tr_next port_handle(void *state, struct tr_context *ctx, void *messa
 
     (void)message;
     child->woken = false;
-    return pump(child, ctx);
+    return port_pump(child, ctx);
 }
 
 static enum tr_next port_event(void *state, struct tr_context *ctx, const struct tr_event *event)
@@ -547,10 +548,10 @@ static enum tr_next port_event(void *state, struct tr_context *ctx, const struct
     case TR_EVENT_FD:
         child->armed = 0;
         if (!child->orphan)
-            receive(child, ctx);
+            port_receive(child, ctx);
         break;
     case TR_EVENT_REPLY:
-        on_reply(child, event);
+        port_on_reply(child, event);
         break;
     case TR_EVENT_DOWN:
         on_down(child, event->status);
@@ -562,7 +563,7 @@ static enum tr_next port_event(void *state, struct tr_context *ctx, const struct
     case TR_EVENT_NET:
         break;
     }
-    return pump(child, ctx);
+    return port_pump(child, ctx);
 }
 
 static const struct tr_type port_type = {
@@ -621,7 +622,7 @@ static int child_run(struct child *child, struct tr_system *system, const char *
     return child->code;
 }
 
-static int setup(pid_t helper_pid)
+static int port_setup(pid_t helper_pid)
 {
     if (fcntl(PROCESS_FD, F_SETFD, FD_CLOEXEC) < 0)
         return TR_EIO;
@@ -645,7 +646,7 @@ int tr__process_child(const struct tr_process_row *row, const char *argument, pi
     child.bytes_max = tr__codec_bytes_max(&row->codec);
     tr__list_init(&child.waiting);
     tr__list_init(&child.urgent);
-    if (setup(helper_pid) < 0)
+    if (port_setup(helper_pid) < 0)
         return TR_PROCESS_EXIT_ORPHAN;
     child.message = base_alloc(row->type->message_size);
     child.bytes = base_alloc(child.bytes_max);
@@ -657,8 +658,8 @@ int tr__process_child(const struct tr_process_row *row, const char *argument, pi
     for (uint32_t slot = 0; slot < child.slot_count; slot++)
         base_free(child.slots[slot]);
     base_free(child.slots);
-    tr__wire_finish(&child.in);
-    tr__wire_finish(&child.out);
+    tr__wire_fini(&child.in);
+    tr__wire_fini(&child.out);
     base_free(child.message);
     base_free(child.bytes);
     return code;

@@ -44,7 +44,7 @@ int tr__flights_init(struct tr__flights *flights, const struct tr_codec *codec)
     return codec->encode != NULL && flights->bytes == NULL ? TR_ENOMEM : 0;
 }
 
-void tr__flights_finish(struct tr__flights *flights)
+void tr__flights_fini(struct tr__flights *flights)
 {
     base_free(flights->bytes);
     base_free(flights->value);
@@ -88,7 +88,7 @@ static int slot_find(struct tr__flights *flights, uint32_t *ret_slot)
     return 0;
 }
 
-static void frame_free(struct tr__flight *flight)
+static void flight_frame_free(struct tr__flight *flight)
 {
     base_free(flight->frame);
     flight->frame = NULL;
@@ -113,7 +113,7 @@ static void flight_free(struct tr__flights *flights, struct tr__flight *flight)
         tr__add(flights->ahead_count, UINT32_MAX);
     if (!flight->sent)
         flights->unsent_count--;
-    frame_free(flight);
+    flight_frame_free(flight);
     base_free(flight);
 }
 
@@ -152,7 +152,7 @@ static void flight_fail(
 
 /* ---- taking and sending ---------------------------------------------------------------------- */
 
-static int encode(
+static int flight_encode(
     struct tr__flights *flights, const void *message, const void **ret_body, uint32_t *ret_size)
 {
     const struct tr_codec *codec = flights->codec;
@@ -189,7 +189,7 @@ int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const 
     uint32_t size, slot;
     int rc;
 
-    rc = encode(flights, message, &body, &size);
+    rc = flight_encode(flights, message, &body, &size);
     if (rc < 0)
         return rc;
     rc = slot_find(flights, &slot);
@@ -223,7 +223,7 @@ int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const 
     return 0;
 
 free_frame:
-    frame_free(flight);
+    flight_frame_free(flight);
 free_flight:
     base_free(flight);
     return TR_ENOMEM;
@@ -235,7 +235,7 @@ void tr__flights_refused(struct tr__flights *flights, const char *message_name)
 }
 
 /* False if the message expired or was cancelled, and was dropped. */
-static bool prepare(struct tr__flights *flights, struct tr__flight *flight, uint64_t now_ns)
+static bool flight_prepare(struct tr__flights *flights, struct tr__flight *flight, uint64_t now_ns)
 {
     if (flight->is_ask && (flight->answered || tr_reply_is_cancelled(flight->reply))) {
         flight_fail(flights, flight, TR_ECANCELLED, TR_DEAD_CANCELLED);
@@ -262,7 +262,7 @@ int tr__flights_send(struct tr__flights *flights, struct tr_context *ctx,
             continue;
         if (tr__wire_size(out) > bytes_max)
             break;
-        if (!prepare(flights, flight, flight->deadline_ns != 0 ? tr_now_ns(ctx) : 0))
+        if (!flight_prepare(flights, flight, flight->deadline_ns != 0 ? tr_now_ns(ctx) : 0))
             continue;
         if (tr__wire_put_bytes(out, flight->frame, flight->frame_size) < 0)
             return TR_ENOMEM;
@@ -279,7 +279,7 @@ static int on_begin(struct tr__flight *flight)
     if (!flight->sent || flight->begun)
         return TR_EPROTO;
     flight->begun = true;
-    frame_free(flight);
+    flight_frame_free(flight);
     return 0;
 }
 
@@ -310,7 +310,7 @@ static int decode_value(
     return *ret_size > TR_VALUE_SIZE_MAX ? TR_EPROTO : 0;
 }
 
-static int on_reply(
+static int flight_on_reply(
     struct tr__flights *flights, struct tr__flight *flight, const struct tr__wire_frame *frame)
 {
     const void *value = frame->body;
@@ -356,7 +356,7 @@ int tr__flights_on_frame(struct tr__flights *flights, const struct tr__wire_fram
     if (frame->kind == WIRE_DONE)
         return on_done(flights, flight, tr__wire_status(frame->argument));
     if (frame->kind == WIRE_REPLY)
-        return on_reply(flights, flight, frame);
+        return flight_on_reply(flights, flight, frame);
     if (frame->kind == WIRE_ACCEPT)
         return on_accept(flight);
     return TR_EPROTO;

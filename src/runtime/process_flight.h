@@ -42,7 +42,7 @@ struct tr__flights {
 
 /* TR_ENOMEM. */
 int tr__flights_init(struct tr__flights *flights, const struct tr_codec *codec);
-void tr__flights_finish(struct tr__flights *flights);
+void tr__flights_fini(struct tr__flights *flights);
 
 /* Encode the message being handled and put it behind the others. It stays the caller's. TR_ENOMEM,
  * TR_EFULL, or the codec's error: then nothing has changed, and an ask is still open. */

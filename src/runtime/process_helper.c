@@ -139,7 +139,7 @@ static int attributes_init(posix_spawnattr_t *attributes, bool own_group)
 }
 
 /* Execute this program again with `fd` as its descriptor 3 and nothing else. 0 or errno. */
-static int execute(
+static int program_execute(
     int fd, bool is_helper, char *const *arguments, char *const *environment, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
@@ -219,8 +219,9 @@ static int helper_execute(struct tr__processes *processes)
         base_free(environment);
         return TR_ELIMIT;
     }
-    error =
-        base_fault_hit() ? EAGAIN : execute(pair[1], true, arguments, environment, &processes->pid);
+    error = base_fault_hit()
+                ? EAGAIN
+                : program_execute(pair[1], true, arguments, environment, &processes->pid);
     base_free(environment);
     close(pair[1]);
     if (error != 0) {
@@ -278,7 +279,7 @@ static void helper_end(struct tr__processes *processes)
     }
 }
 
-void tr__processes_finish(struct tr_system *system)
+void tr__processes_stop(struct tr_system *system)
 {
     struct tr__processes *processes =
         atomic_load_explicit(&system->processes, memory_order_acquire);
@@ -471,11 +472,12 @@ static int child_execute(
     memcpy(flag, child_flag, sizeof flag);
     memcpy(name, request->name, sizeof name);
     memcpy(argument, request->argument, sizeof argument);
-    return execute(wire, false, arguments, environ, ret_pid);
+    return program_execute(wire, false, arguments, environ, ret_pid);
 }
 
 /* 0 or errno. On success the child is in the table. */
-static int child_start(struct helper *helper, const struct request *request, int wire, int notices)
+static int helper_child_start(
+    struct helper *helper, const struct request *request, int wire, int notices)
 {
     struct tr__notice notice = { .kind = NOTICE_SPAWNED };
     int pidfd, error;
@@ -523,7 +525,7 @@ static void on_request(struct helper *helper)
     /* Sent up to the end of its argument, of which zero is a part. */
     if (count == 2 && got > (ssize_t)offsetof(struct request, argument) &&
         ((const char *)&request)[got - 1] == '\0')
-        error = child_start(helper, &request, fds[0], fds[1]);
+        error = helper_child_start(helper, &request, fds[0], fds[1]);
     if (error != 0 && count == 2) {
         struct tr__notice notice = { .kind = NOTICE_REFUSED, .code = error };
 
@@ -587,7 +589,7 @@ static bool is_told_to_kill(const struct helped *child)
     return packet_receive(child->notices, &nothing, sizeof nothing, MSG_DONTWAIT, fds, &count) > 0;
 }
 
-static void on_child(struct helper *helper, uint32_t index)
+static void helper_on_child(struct helper *helper, uint32_t index)
 {
     struct helped *child = &helper->children[index];
 
@@ -624,7 +626,7 @@ static int helper_main(char *program)
         /* From the last to the first: reaping moves the last one into the gap. The request comes
          * after them, because it adds one that was not polled. */
         for (uint32_t i = helper.count; i-- > 0;)
-            on_child(&helper, i);
+            helper_on_child(&helper, i);
         if (helper.polls[0].revents != 0)
             on_request(&helper);
     }

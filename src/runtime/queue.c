@@ -142,7 +142,7 @@ static enum tr_next call_event(
     return box->type->event(worker->ctx.self, &worker->ctx, event);
 }
 
-static uint32_t life_of(const struct tr_box *box)
+static uint32_t queue_life_of(const struct tr_box *box)
 {
     const struct tr__ext *ext = tr__ext_of(box);
 
@@ -176,10 +176,10 @@ static enum tr_next handle_reply(
             tr__get(box->status) & STATUS_HELD && ext != NULL && is_of(cell, ext->hold_sequence);
         if (current && !(cell->flags & CELL_ACCEPTED)) {
             tr__status_clear(box, STATUS_HELD);
-            tr__wait_end(box);
+            tr__wait_stop(box);
         }
     } else {
-        current = is_of(cell, life_of(box));
+        current = is_of(cell, queue_life_of(box));
     }
     if (!current && cell->flags & CELL_HOLD && ext != NULL && ext->has_hold_at_stop)
         current = is_of(cell, ext->hold_at_stop);
@@ -218,7 +218,7 @@ tr__noinline enum tr_next tr__handle_event(
         event.value = work->argument;
         event.id = 0;
         tr__add(box->asks, UINT32_MAX);
-        if (work->life != life_of(box)) { /* of a life before the restart */
+        if (work->life != queue_life_of(box)) { /* of a life before the restart */
             tr__work_dropped(work);
             return TR_GO;
         }
@@ -275,7 +275,7 @@ void tr__requeue_front(struct tr_box *box, struct tr__cell *cell)
 }
 
 /* Dispose of the cell whose handler failed. Returns it if it is to be handled once more. */
-static struct tr__cell *poison(
+static struct tr__cell *queue_poison(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted)
 {
     const struct tr__ext *ext = tr__ext_of(box);
@@ -295,7 +295,7 @@ static struct tr__cell *poison(
 
 /* Tell the supervisor that the actor has started: its start hook has returned, and it does not
  * hold. */
-void tr__tell_started(struct tr_box *box)
+void tr__actor_started(struct tr_box *box)
 {
     struct tr__ext *ext = tr__ext_of(box);
 
@@ -326,7 +326,7 @@ tr__noinline enum verdict tr__after(struct tr__worker *worker, struct tr_box *bo
             why = TR_WHY_LINKED;
             ext->why = 0;
         }
-        return tr__crash(worker, box, why, poison(worker, box, cell, counted));
+        return tr__actor_crash(worker, box, why, queue_poison(worker, box, cell, counted));
     }
     if (is_message && flags & AFTER_AGAIN) {
         tr__requeue_front(box, cell);
@@ -348,7 +348,7 @@ tr__noinline enum verdict tr__after(struct tr__worker *worker, struct tr_box *bo
     if (next == TR_STOP) {
         ext = tr__ext_of(box);
         /* A permanent child comes back: its box stays. */
-        return tr__begin_stop(worker, box, TR_WHY_STOPPED,
+        return tr__actor_stop(worker, box, TR_WHY_STOPPED,
             ext != NULL && ext->supervisor != NULL && ext->restart_kind == TR_PERMANENT);
     }
     if (flags & AFTER_PARK && park_on != NULL && tr__park(worker, box, park_on))
@@ -405,18 +405,19 @@ tr__noinline enum verdict tr__handle_slow(
         tr__log(box->system, "actor %s: abandoned, its grace to stop has run out",
             tr__box_name(box, name, sizeof name));
         if (tr__get(box->status) & STATUS_RESTING)
-            return tr__begin_stop(worker, box, TR_WHY_KILLED, true);
-        tr__box_finish(worker, box, TR_WHY_KILLED);
+            return tr__actor_stop(worker, box, TR_WHY_KILLED, true);
+        tr__box_end(worker, box, TR_WHY_KILLED);
         return VERDICT_GONE;
     }
     if (type->turn_ns_max != 0 && next != TR_FAIL &&
         tr__now(box->system) - started_ns > type->turn_ns_max) {
         ctx->after = 0;
         ctx->park_on = NULL;
-        return tr__crash(worker, box, TR_WHY_BUDGET, poison(worker, box, cell, counted));
+        return tr__actor_crash(
+            worker, box, TR_WHY_BUDGET, queue_poison(worker, box, cell, counted));
     }
     verdict = tr__after(worker, box, cell, next, counted);
     if (verdict == VERDICT_GO)
-        tr__tell_started(box);
+        tr__actor_started(box);
     return verdict;
 }

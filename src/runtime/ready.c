@@ -26,7 +26,7 @@ static void *block_of(const struct tr__ready_message *message)
     return block;
 }
 
-static unsigned char *append(unsigned char *to, struct tr__bytes bytes)
+static unsigned char *ready_append(unsigned char *to, struct tr__bytes bytes)
 {
     if (bytes.size > 0)
         memcpy(to, bytes.bytes, bytes.size);
@@ -48,7 +48,7 @@ int tr__ready_fill_parts(struct tr__ready_message *message, struct tr__bytes key
             return TR_ENOMEM;
         memcpy(message->bytes, &to, sizeof to);
     }
-    append(append(append(to, key), head), value);
+    ready_append(ready_append(ready_append(to, key), head), value);
     return 0;
 }
 
@@ -132,13 +132,13 @@ int tr__table_init(struct tr__table *table, struct tr_context *ctx)
     return table->buckets == NULL ? TR_ENOMEM : 0;
 }
 
-void tr__table_finish(struct tr__table *table)
+void tr__table_fini(struct tr__table *table)
 {
     base_free(table->buckets);
     *table = (struct tr__table){ 0 };
 }
 
-static struct tr__entry **bucket_of(const struct tr__table *table, uint64_t hash)
+static struct tr__entry **ready_bucket_of(const struct tr__table *table, uint64_t hash)
 {
     return &table->buckets[hash & (table->bucket_count - 1)];
 }
@@ -146,7 +146,7 @@ static struct tr__entry **bucket_of(const struct tr__table *table, uint64_t hash
 struct tr__entry *tr__table_find(const struct tr__table *table, const void *key, size_t key_size)
 {
     uint64_t hash = base_siphash(table->hash_key, key, key_size);
-    struct tr__entry *entry = *bucket_of(table, hash);
+    struct tr__entry *entry = *ready_bucket_of(table, hash);
 
     while (entry != NULL && !(entry->hash == hash && entry->key_size == key_size &&
                                 (key_size == 0 || memcmp(entry->key, key, key_size) == 0)))
@@ -154,7 +154,7 @@ struct tr__entry *tr__table_find(const struct tr__table *table, const void *key,
     return entry;
 }
 
-static void grow(struct tr__table *table)
+static void ready_grow(struct tr__table *table)
 {
     struct tr__table bigger = *table;
 
@@ -164,7 +164,7 @@ static void grow(struct tr__table *table)
         return;
     for (uint32_t i = 0; i < table->bucket_count; i++)
         for (struct tr__entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
-            struct tr__entry **to = bucket_of(&bigger, entry->hash);
+            struct tr__entry **to = ready_bucket_of(&bigger, entry->hash);
 
             next = entry->next;
             entry->next = *to;
@@ -179,9 +179,9 @@ void tr__table_add(struct tr__table *table, struct tr__entry *entry)
     struct tr__entry **to;
 
     if (table->count >= table->bucket_count && table->bucket_count < 1u << 30)
-        grow(table);
+        ready_grow(table);
     entry->hash = base_siphash(table->hash_key, entry->key, entry->key_size);
-    to = bucket_of(table, entry->hash);
+    to = ready_bucket_of(table, entry->hash);
     entry->next = *to;
     *to = entry;
     table->count++;
@@ -189,7 +189,7 @@ void tr__table_add(struct tr__table *table, struct tr__entry *entry)
 
 void tr__table_remove(struct tr__table *table, struct tr__entry *entry)
 {
-    struct tr__entry **at = bucket_of(table, entry->hash);
+    struct tr__entry **at = ready_bucket_of(table, entry->hash);
 
     while (*at != entry) {
         tr_assert(*at != NULL);
@@ -201,18 +201,18 @@ void tr__table_remove(struct tr__table *table, struct tr__entry *entry)
 
 /* ---- the heap ------------------------------------------------------------------------------- */
 
-static void put(struct tr__heap *heap, uint32_t index, struct tr__node *node)
+static void ready_put(struct tr__heap *heap, uint32_t index, struct tr__node *node)
 {
     heap->nodes[index] = node;
     node->index = index;
 }
 
-static void sift(struct tr__heap *heap, struct tr__node *node)
+static void ready_sift(struct tr__heap *heap, struct tr__node *node)
 {
     uint32_t index = node->index;
 
     while (index > 0 && heap->nodes[(index - 1) / 2]->due_ns > node->due_ns) {
-        put(heap, index, heap->nodes[(index - 1) / 2]);
+        ready_put(heap, index, heap->nodes[(index - 1) / 2]);
         index = (index - 1) / 2;
     }
     for (;;) {
@@ -222,10 +222,10 @@ static void sift(struct tr__heap *heap, struct tr__node *node)
             child++;
         if (child >= heap->count || heap->nodes[child]->due_ns >= node->due_ns)
             break;
-        put(heap, index, heap->nodes[child]);
+        ready_put(heap, index, heap->nodes[child]);
         index = child;
     }
-    put(heap, index, node);
+    ready_put(heap, index, node);
 }
 
 int tr__heap_add(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns)
@@ -240,15 +240,15 @@ int tr__heap_add(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns)
         heap->capacity = capacity;
     }
     node->due_ns = due_ns;
-    put(heap, heap->count++, node);
-    sift(heap, node);
+    ready_put(heap, heap->count++, node);
+    ready_sift(heap, node);
     return 0;
 }
 
 void tr__heap_move(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns)
 {
     node->due_ns = due_ns;
-    sift(heap, node);
+    ready_sift(heap, node);
 }
 
 void tr__heap_remove(struct tr__heap *heap, struct tr__node *node)
@@ -258,11 +258,11 @@ void tr__heap_remove(struct tr__heap *heap, struct tr__node *node)
     tr_assert(heap->nodes[node->index] == node || last == node);
     if (last == node)
         return;
-    put(heap, node->index, last);
-    sift(heap, last);
+    ready_put(heap, node->index, last);
+    ready_sift(heap, last);
 }
 
-void tr__heap_finish(struct tr__heap *heap)
+void tr__heap_fini(struct tr__heap *heap)
 {
     base_free(heap->nodes);
     *heap = (struct tr__heap){ 0 };

@@ -71,7 +71,7 @@ struct tr__table {
 /* TR_ENOMEM. */
 int tr__table_init(struct tr__table *table, struct tr_context *ctx);
 /* The entries are the caller's. Zeroed memory is fine. */
-void tr__table_finish(struct tr__table *table);
+void tr__table_fini(struct tr__table *table);
 struct tr__entry *tr__table_find(const struct tr__table *table, const void *key, size_t key_size);
 /* The key is set in the entry and not in the table yet. Cannot fail: a table that cannot grow is
  * slower. */
@@ -94,7 +94,7 @@ struct tr__heap {
 int tr__heap_add(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns);
 void tr__heap_move(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns);
 void tr__heap_remove(struct tr__heap *heap, struct tr__node *node);
-void tr__heap_finish(struct tr__heap *heap);
+void tr__heap_fini(struct tr__heap *heap);
 static inline struct tr__node *tr__heap_first(const struct tr__heap *heap)
 {
     return heap->count == 0 ? NULL : heap->nodes[0];

@@ -94,7 +94,7 @@ static struct slice window_sum(const struct tr_breaker *self, uint64_t now_ns)
     return sum;
 }
 
-static bool is_over(const struct tr_breaker *self, uint64_t now_ns)
+static bool breaker_is_over(const struct tr_breaker *self, uint64_t now_ns)
 {
     struct slice sum = window_sum(self, now_ns);
 
@@ -104,7 +104,7 @@ static bool is_over(const struct tr_breaker *self, uint64_t now_ns)
 
 /* ---- the states ----------------------------------------------------------------------------- */
 
-static void enter(struct tr__breaker *inner, enum tr_breaker_state state)
+static void breaker_enter(struct tr__breaker *inner, enum tr_breaker_state state)
 {
     inner->state = state;
     inner->era++;
@@ -126,13 +126,13 @@ static void open_now(struct tr_breaker *self, uint64_t now_ns)
                                  ? self->options.open_ns_max
                                  : 2 * inner->open_ns;
     }
-    enter(inner, TR_BREAKER_OPEN);
+    breaker_enter(inner, TR_BREAKER_OPEN);
     inner->until_ns = tr__later(now_ns, inner->open_ns);
 }
 
 /* Apply the passing of time. A probe that does not end counts as failed: else one lost answer would
  * keep the breaker half-open for ever. */
-static void look(struct tr_breaker *self, uint64_t now_ns)
+static void breaker_look(struct tr_breaker *self, uint64_t now_ns)
 {
     struct tr__breaker *inner = self->inner;
 
@@ -140,7 +140,7 @@ static void look(struct tr_breaker *self, uint64_t now_ns)
         now_ns - inner->probed_ns >= inner->open_ns)
         open_now(self, now_ns);
     if (inner->state == TR_BREAKER_OPEN && now_ns >= inner->until_ns)
-        enter(inner, TR_BREAKER_HALF_OPEN);
+        breaker_enter(inner, TR_BREAKER_HALF_OPEN);
 }
 
 static bool may_pass(const struct tr_breaker *self)
@@ -166,7 +166,8 @@ static enum outcome outcome_of(const struct tr_breaker *self, int status)
 }
 
 /* One ask of the present era has ended. */
-static void count(struct tr_breaker *self, uint64_t now_ns, bool probe, enum outcome outcome)
+static void breaker_count(
+    struct tr_breaker *self, uint64_t now_ns, bool probe, enum outcome outcome)
 {
     struct tr__breaker *inner = self->inner;
     bool failed = outcome == OUTCOME_BAD;
@@ -176,7 +177,7 @@ static void count(struct tr_breaker *self, uint64_t now_ns, bool probe, enum out
         return;
     if (!probe) {
         window_count(self, now_ns, failed);
-        if (failed && is_over(self, now_ns))
+        if (failed && breaker_is_over(self, now_ns))
             open_now(self, now_ns);
         return;
     }
@@ -184,12 +185,12 @@ static void count(struct tr_breaker *self, uint64_t now_ns, bool probe, enum out
         open_now(self, now_ns);
     } else if (++inner->successes >= tr__or(self->options.successes_min, 1)) {
         inner->stats.closed++;
-        enter(inner, TR_BREAKER_CLOSED);
+        breaker_enter(inner, TR_BREAKER_CLOSED);
         memset(inner->slices, 0, sizeof inner->slices);
     }
 }
 
-static void on_end(
+static void breaker_on_end(
     struct tr_breaker *self, const struct flight *flight, uint64_t now_ns, enum outcome outcome)
 {
     struct tr__breaker *inner = self->inner;
@@ -202,13 +203,13 @@ static void on_end(
     inner->stats.failed += outcome == OUTCOME_BAD;
     inner->stats.succeeded += outcome == OUTCOME_GOOD;
     if (flight->era == inner->era)
-        count(self, now_ns, flight->probe, outcome);
+        breaker_count(self, now_ns, flight->probe, outcome);
 }
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static int pass(struct tr_breaker *self, struct tr_context *ctx, const struct tr__ready_message *m,
-    struct flight *flight, uint32_t index)
+static int breaker_pass(struct tr_breaker *self, struct tr_context *ctx,
+    const struct tr__ready_message *m, struct flight *flight, uint32_t index)
 {
     struct tr__breaker *inner = self->inner;
     int rc = TR_EFULL;
@@ -223,12 +224,12 @@ static int pass(struct tr_breaker *self, struct tr_context *ctx, const struct tr
         rc = tr_ask(ctx, self->options.to, tr__ready_value(m), m->value_size,
             &(struct tr_ask_options){ .tag = index, .timeout_ns = self->options.timeout_ns });
     if (rc < 0)
-        on_end(self, flight, flight->started_ns,
+        breaker_on_end(self, flight, flight->started_ns,
             rc == TR_EFULL || rc == TR_ECLOSED ? OUTCOME_BAD : OUTCOME_NONE);
     return rc;
 }
 
-static void handle_ask(
+static void breaker_handle_ask(
     struct tr_breaker *self, struct tr_context *ctx, const struct tr__ready_message *m)
 {
     struct tr__breaker *inner = self->inner;
@@ -237,7 +238,7 @@ static void handle_ask(
     struct flight *flight;
     int rc;
 
-    look(self, now_ns);
+    breaker_look(self, now_ns);
     if (!may_pass(self)) {
         if (inner->state == TR_BREAKER_OPEN)
             retry_ns = inner->until_ns - now_ns;
@@ -251,7 +252,7 @@ static void handle_ask(
         return;
     }
     flight = &inner->flights[index];
-    rc = pass(self, ctx, m, flight, index);
+    rc = breaker_pass(self, ctx, m, flight, index);
     if (rc < 0) {
         tr_reply(ctx, rc, NULL, 0);
         return;
@@ -264,13 +265,13 @@ static void handle_ask(
     inner->stats.flights++;
 }
 
-static void handle_stats(struct tr_breaker *self, struct tr_context *ctx)
+static void breaker_handle_stats(struct tr_breaker *self, struct tr_context *ctx)
 {
     struct tr__breaker *inner = self->inner;
     uint64_t now_ns = tr_now_ns(ctx);
     struct slice sum;
 
-    look(self, now_ns);
+    breaker_look(self, now_ns);
     sum = window_sum(self, now_ns);
     inner->stats.state = inner->state;
     inner->stats.window_answers = sum.answers;
@@ -278,20 +279,21 @@ static void handle_stats(struct tr_breaker *self, struct tr_context *ctx)
     tr_reply(ctx, 0, &inner->stats, sizeof inner->stats);
 }
 
-static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next breaker_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct tr_breaker *self = state;
     struct tr__ready_message *m = message;
 
     if (m->kind == KIND_STATS)
-        handle_stats(self, ctx);
+        breaker_handle_stats(self, ctx);
     else
-        handle_ask(self, ctx, m);
+        breaker_handle_ask(self, ctx, m);
     tr__ready_release(m);
     return TR_GO;
 }
 
-static enum tr_next on_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next breaker_on_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct tr_breaker *self = state;
     struct tr__breaker *inner = self->inner;
@@ -308,13 +310,13 @@ static enum tr_next on_event(void *state, struct tr_context *ctx, const struct t
     flight->next_free = inner->flight_free;
     inner->flight_free = event->tag;
     inner->stats.flights--;
-    on_end(self, flight, tr_now_ns(ctx), outcome_of(self, event->status));
+    breaker_on_end(self, flight, tr_now_ns(ctx), outcome_of(self, event->status));
     return TR_GO;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static void release(struct tr_breaker *self)
+static void breaker_release(struct tr_breaker *self)
 {
     if (self->inner == NULL)
         return;
@@ -323,22 +325,22 @@ static void release(struct tr_breaker *self)
     self->inner = NULL;
 }
 
-static void finish(void *state)
+static void breaker_finish(void *state)
 {
     struct tr_breaker *self = state;
 
-    release(self);
+    breaker_release(self);
     tr_sender_drop(&self->options.to);
 }
 
-static int reset(void *state, enum tr_why why)
+static int breaker_reset(void *state, enum tr_why why)
 {
     (void)why;
-    release(state);
+    breaker_release(state);
     return 0;
 }
 
-static int start(void *state, struct tr_context *ctx)
+static int breaker_start(void *state, struct tr_context *ctx)
 {
     struct tr_breaker *self = state;
     struct tr__breaker *inner = base_calloc(sizeof *inner);
@@ -350,7 +352,7 @@ static int start(void *state, struct tr_context *ctx)
     inner->flights_max = tr__or(self->options.flights_max, FLIGHTS_DEFAULT);
     inner->flights = base_calloc(inner->flights_max * sizeof *inner->flights);
     if (inner->flights == NULL) {
-        release(self);
+        breaker_release(self);
         return TR_ENOMEM;
     }
     inner->flight_free = UINT32_MAX;
@@ -361,7 +363,7 @@ static int start(void *state, struct tr_context *ctx)
     return 0;
 }
 
-static const char *message_name(const void *message)
+static const char *breaker_message_name(const void *message)
 {
     const struct tr__ready_message *m = message;
 
@@ -372,13 +374,13 @@ const struct tr_type tr_breaker_type = {
     .name = "breaker",
     .message_size = sizeof(struct tr__ready_message),
     .state_size = sizeof(struct tr_breaker),
-    .start = start,
-    .handle = handle,
-    .event = on_event,
-    .finish = finish,
-    .reset = reset,
+    .start = breaker_start,
+    .handle = breaker_handle,
+    .event = breaker_on_event,
+    .finish = breaker_finish,
+    .reset = breaker_reset,
     .message_drop = tr__ready_release,
-    .message_name = message_name,
+    .message_name = breaker_message_name,
 };
 
 int tr_breaker_spawn(struct tr_system *system, const struct tr_breaker_options *options,

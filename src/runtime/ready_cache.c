@@ -60,7 +60,7 @@ static uint64_t size_of(const struct cached *cached)
     return cached->entry.key_size + cached->value_size;
 }
 
-static void drop(struct tr__cache *inner, struct cached *cached)
+static void cache_drop(struct tr__cache *inner, struct cached *cached)
 {
     tr__table_remove(&inner->table, &cached->entry);
     tr__list_remove(&cached->used);
@@ -70,7 +70,7 @@ static void drop(struct tr__cache *inner, struct cached *cached)
     base_free(cached);
 }
 
-static struct cached *find(struct tr__cache *inner, const struct tr__ready_message *m)
+static struct cached *cache_find(struct tr__cache *inner, const struct tr__ready_message *m)
 {
     struct tr__entry *entry = tr__table_find(&inner->table, tr__ready_key(m), m->key_size);
 
@@ -79,23 +79,23 @@ static struct cached *find(struct tr__cache *inner, const struct tr__ready_messa
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-static bool is_over(const struct cached *cached, uint64_t now_ns)
+static bool cache_is_over(const struct cached *cached, uint64_t now_ns)
 {
     return cached->expires && cached->node.due_ns <= now_ns;
 }
 
-static void expire(struct tr__cache *inner, uint64_t now_ns)
+static void cache_expire(struct tr__cache *inner, uint64_t now_ns)
 {
     struct tr__node *node;
 
     while ((node = tr__heap_first(&inner->heap)) != NULL && node->due_ns <= now_ns) {
-        drop(inner, tr__container(node, struct cached, node));
+        cache_drop(inner, tr__container(node, struct cached, node));
         inner->stats.expired++;
     }
 }
 
 /* One timer, not later than the first entry's end. */
-static void arm(struct tr__cache *inner, struct tr_context *ctx)
+static void cache_arm(struct tr__cache *inner, struct tr_context *ctx)
 {
     const struct tr__node *first = tr__heap_first(&inner->heap);
     uint64_t now_ns = tr_now_ns(ctx);
@@ -110,14 +110,15 @@ static void arm(struct tr__cache *inner, struct tr_context *ctx)
         inner->timer_due_ns = 0;
 }
 
-static enum tr_next on_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next cache_on_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct tr_cache *self = state;
 
     if (event->kind == TR_EVENT_TIMER) {
         self->inner->timer_due_ns = 0;
-        expire(self->inner, tr_now_ns(ctx));
-        arm(self->inner, ctx);
+        cache_expire(self->inner, tr_now_ns(ctx));
+        cache_arm(self->inner, ctx);
     }
     return TR_GO;
 }
@@ -127,11 +128,11 @@ static enum tr_next on_event(void *state, struct tr_context *ctx, const struct t
 static void handle_get(
     struct tr__cache *inner, struct tr_context *ctx, const struct tr__ready_message *m)
 {
-    struct cached *cached = find(inner, m);
+    struct cached *cached = cache_find(inner, m);
     uint64_t stamp;
 
-    if (cached != NULL && is_over(cached, tr_now_ns(ctx))) {
-        drop(inner, cached);
+    if (cached != NULL && cache_is_over(cached, tr_now_ns(ctx))) {
+        cache_drop(inner, cached);
         inner->stats.expired++;
         cached = NULL;
     }
@@ -148,14 +149,14 @@ static void handle_get(
 }
 
 /* Out of the table, the least recently used first, until so much more fits. */
-static void make_room(struct tr_cache *self, uint64_t bytes)
+static void cache_make_room(struct tr_cache *self, uint64_t bytes)
 {
     struct tr__cache *inner = self->inner;
     uint64_t bytes_max = tr__or64(self->options.bytes_max, BYTES_DEFAULT);
     uint32_t entries_max = tr__or(self->options.entries_max, ENTRIES_DEFAULT);
 
     while (inner->table.count >= entries_max || inner->stats.bytes + bytes > bytes_max) {
-        drop(inner, tr__container(inner->used.next, struct cached, used));
+        cache_drop(inner, tr__container(inner->used.next, struct cached, used));
         inner->stats.evicted++;
     }
 }
@@ -189,40 +190,40 @@ static int handle_put(
         base_free(cached);
         return TR_ENOMEM;
     }
-    old = find(inner, m);
+    old = cache_find(inner, m);
     if (old != NULL)
-        drop(inner, old);
-    expire(inner, now_ns);
-    make_room(self, size_of(cached));
+        cache_drop(inner, old);
+    cache_expire(inner, now_ns);
+    cache_make_room(self, size_of(cached));
     tr__table_add(&inner->table, &cached->entry);
     tr__list_add(&inner->used, &cached->used);
     inner->stats.bytes += size_of(cached);
-    arm(inner, ctx);
+    cache_arm(inner, ctx);
     return 0;
 }
 
 static void handle_remove(struct tr__cache *inner, const struct tr__ready_message *m)
 {
-    struct cached *cached = find(inner, m);
+    struct cached *cached = cache_find(inner, m);
 
     ++*stamp_of(inner, tr__ready_key(m), m->key_size);
     if (cached != NULL) {
-        drop(inner, cached);
+        cache_drop(inner, cached);
         inner->stats.removed++;
     }
 }
 
-static void handle_clear(struct tr__cache *inner)
+static void cache_handle_clear(struct tr__cache *inner)
 {
     for (uint32_t i = 0; i < STAMPS; i++)
         inner->stamps[i]++;
     while (!tr__list_is_empty(&inner->used)) {
-        drop(inner, tr__container(inner->used.next, struct cached, used));
+        cache_drop(inner, tr__container(inner->used.next, struct cached, used));
         inner->stats.removed++;
     }
 }
 
-static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct tr_cache *self = state;
     struct tr__cache *inner = self->inner;
@@ -242,7 +243,7 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
         handle_remove(inner, m);
         break;
     case KIND_CLEAR:
-        handle_clear(inner);
+        cache_handle_clear(inner);
         break;
     case KIND_STATS:
         inner->stats.entries = inner->table.count;
@@ -255,21 +256,21 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static void finish(void *state)
+static void cache_finish(void *state)
 {
     struct tr_cache *self = state;
     struct tr__cache *inner = self->inner;
 
     if (inner == NULL)
         return;
-    handle_clear(inner);
-    tr__heap_finish(&inner->heap);
-    tr__table_finish(&inner->table);
+    cache_handle_clear(inner);
+    tr__heap_fini(&inner->heap);
+    tr__table_fini(&inner->table);
     base_free(inner);
     self->inner = NULL;
 }
 
-static int start(void *state, struct tr_context *ctx)
+static int cache_start(void *state, struct tr_context *ctx)
 {
     struct tr_cache *self = state;
     int rc;
@@ -283,18 +284,18 @@ static int start(void *state, struct tr_context *ctx)
         self->inner->stamps[i] = tr_random(ctx) >> 1;
     rc = tr__table_init(&self->inner->table, ctx);
     if (rc < 0)
-        finish(self);
+        cache_finish(self);
     return rc;
 }
 
-static int reset(void *state, enum tr_why why)
+static int cache_reset(void *state, enum tr_why why)
 {
     (void)why;
-    finish(state);
+    cache_finish(state);
     return 0;
 }
 
-static const char *message_name(const void *message)
+static const char *cache_message_name(const void *message)
 {
     static const char *const names[] = { "get", "put", "remove", "clear", "stats" };
 
@@ -305,13 +306,13 @@ const struct tr_type tr_cache_type = {
     .name = "cache",
     .message_size = sizeof(struct tr__ready_message),
     .state_size = sizeof(struct tr_cache),
-    .start = start,
-    .handle = handle,
-    .event = on_event,
-    .finish = finish,
-    .reset = reset,
+    .start = cache_start,
+    .handle = cache_handle,
+    .event = cache_on_event,
+    .finish = cache_finish,
+    .reset = cache_reset,
     .message_drop = tr__ready_release,
-    .message_name = message_name,
+    .message_name = cache_message_name,
 };
 
 int tr_cache_spawn(struct tr_system *system, const struct tr_cache_options *options,
@@ -325,7 +326,7 @@ int tr_cache_spawn(struct tr_system *system, const struct tr_cache_options *opti
 
 /* ---- its face ------------------------------------------------------------------------------- */
 
-static int key_message(
+static int cache_key_message(
     enum kind kind, const void *key, size_t key_size, struct tr__ready_message *ret_message)
 {
     *ret_message = (struct tr__ready_message){ .kind = kind };
@@ -337,7 +338,7 @@ int tr_cache_get(struct tr_context *ctx, tr_cache_sender cache, const void *key,
     const struct tr_ask_options *options)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_GET, key, key_size, &m);
+    int rc = cache_key_message(KIND_GET, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_ask(ctx, cache.raw, &m, options);
 }
@@ -346,7 +347,7 @@ int tr_cache_get_wait(tr_cache_sender cache, const void *key, size_t key_size, v
     size_t value_size, size_t *ret_size, uint64_t timeout_ns)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_GET, key, key_size, &m);
+    int rc = cache_key_message(KIND_GET, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_wait(cache.raw, &m, value, value_size, ret_size, timeout_ns);
 }
@@ -366,7 +367,7 @@ int tr_cache_put(tr_cache_sender cache, const struct tr_cache_entry *put)
 int tr_cache_remove(tr_cache_sender cache, const void *key, size_t key_size)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_REMOVE, key, key_size, &m);
+    int rc = cache_key_message(KIND_REMOVE, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_tell(cache.raw, &m, TR_INTERACTIVE);
 }

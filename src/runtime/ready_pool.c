@@ -129,7 +129,7 @@ static void keeper_stop(void *state, struct tr_context *ctx, enum tr_why why)
     keeper_let_go(state);
 }
 
-static void keeper_finish(void *state)
+static void keeper_fini(void *state)
 {
     keeper_let_go(state);
 }
@@ -141,12 +141,12 @@ static const struct tr_type keeper_type = {
     .handle = keeper_handle,
     .event = keeper_event,
     .stop = keeper_stop,
-    .finish = keeper_finish,
+    .finish = keeper_fini,
     .message_drop = keeper_drop,
 };
 
 /* Takes the supervisor's sender in any case; on failure the pool stops. */
-static int keep(struct tr_system *system, struct tr_pool *pool, tr_sender *supervisor)
+static int pool_keep(struct tr_system *system, struct tr_pool *pool, tr_sender *supervisor)
 {
     struct keeper_message m = { .count = pool->workers };
     struct keeper self = { 0 };
@@ -174,28 +174,27 @@ static int keep(struct tr_system *system, struct tr_pool *pool, tr_sender *super
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static void states_finish(
-    const struct tr_pool_options *options, struct tr_pool *pool, uint32_t count)
+static void states_fini(const struct tr_pool_options *options, struct tr_pool *pool, uint32_t count)
 {
     for (uint32_t i = 0; options->type->finish != NULL && i < count; i++)
         options->type->finish(pool->states + (size_t)i * options->type->state_size);
 }
 
-static int states_make(const struct tr_pool_options *options, struct tr_pool *pool)
+static int states_fill(const struct tr_pool_options *options, struct tr_pool *pool)
 {
     for (uint32_t i = 0; options->make != NULL && i < pool->workers; i++) {
         int rc =
             options->make(options->data, i, pool->states + (size_t)i * options->type->state_size);
 
         if (rc < 0) {
-            states_finish(options, pool, i);
+            states_fini(options, pool, i);
             return rc;
         }
     }
     return 0;
 }
 
-static void table_make(const struct tr_pool_options *options, struct tr_pool *pool)
+static void table_fill(const struct tr_pool_options *options, struct tr_pool *pool)
 {
     snprintf(pool->name, sizeof pool->name, "%s",
         options->name != NULL ? options->name : options->type->name);
@@ -220,7 +219,7 @@ static void table_make(const struct tr_pool_options *options, struct tr_pool *po
         .child_count = pool->workers };
 }
 
-static struct tr_pool *memory_new(const struct tr_pool_options *options)
+static struct tr_pool *pool_alloc(const struct tr_pool_options *options)
 {
     struct tr_pool *pool = base_calloc(sizeof *pool);
 
@@ -254,22 +253,22 @@ int tr_pool_create(
         return TR_EUNSUPPORTED;
     if (options->type == NULL || options->workers == 0 || options->workers > TR_POOL_WORKERS_MAX)
         return TR_EINVAL;
-    pool = memory_new(options);
+    pool = pool_alloc(options);
     if (pool == NULL)
         return TR_ENOMEM;
-    rc = states_make(options, pool);
+    rc = states_fill(options, pool);
     if (rc < 0) {
         memory_free(pool);
         return rc;
     }
-    table_make(options, pool);
+    table_fill(options, pool);
     rc = tr__supervise(system, &pool->table, "pool", memory_unref, pool, &supervisor);
     if (rc < 0) {
-        states_finish(options, pool, pool->workers);
+        states_fini(options, pool, pool->workers);
         memory_free(pool);
         return rc;
     }
-    rc = keep(system, pool, &supervisor);
+    rc = pool_keep(system, pool, &supervisor);
     if (rc < 0) {
         tr_pool_unref(&pool);
         return rc;

@@ -40,7 +40,7 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
-static struct tr_bucket filled(
+static struct tr_bucket limiter_filled(
     const struct tr_bucket *bucket, const struct tr_rate *rate, uint64_t now_ns)
 {
     struct tr_bucket now = *bucket;
@@ -70,7 +70,7 @@ int tr_bucket_take(struct tr_bucket *bucket, const struct tr_rate *rate, uint64_
     if (tokens > rate->burst)
         return TR_EINVAL;
     units = tokens * rate->period_ns;
-    *bucket = filled(bucket, rate, now_ns);
+    *bucket = limiter_filled(bucket, rate, now_ns);
     if (bucket->units < units) {
         /* From now, even if the bucket is ahead of a clock that went back. */
         if (ret_retry_ns != NULL)
@@ -86,7 +86,7 @@ int tr_bucket_take(struct tr_bucket *bucket, const struct tr_rate *rate, uint64_
 
 uint64_t tr_bucket_left(const struct tr_bucket *bucket, const struct tr_rate *rate, uint64_t now_ns)
 {
-    return filled(bucket, rate, now_ns).units / rate->period_ns;
+    return limiter_filled(bucket, rate, now_ns).units / rate->period_ns;
 }
 
 uint64_t tr_bucket_full_ns(const struct tr_bucket *bucket, const struct tr_rate *rate)
@@ -111,7 +111,7 @@ struct tr__limiter {
     struct tr_limiter_stats stats;
 };
 
-static void forget(struct tr__limiter *inner, struct limited *limited)
+static void limiter_forget(struct tr__limiter *inner, struct limited *limited)
 {
     tr__table_remove(&inner->table, &limited->entry);
     tr__heap_remove(&inner->heap, &limited->node);
@@ -125,7 +125,7 @@ static struct limited *first_full(const struct tr__limiter *inner)
     return node == NULL ? NULL : tr__container(node, struct limited, node);
 }
 
-static int add(struct tr__limiter *inner, const struct tr__ready_message *m,
+static int limiter_add(struct tr__limiter *inner, const struct tr__ready_message *m,
     const struct tr_rate *rate, uint64_t now_ns, struct limited **ret_limited)
 {
     struct limited *limited = base_alloc(sizeof *limited + m->key_size);
@@ -147,7 +147,7 @@ static int add(struct tr__limiter *inner, const struct tr__ready_message *m,
 
 /* The bucket of the message's key, made if need be. TR_EFULL: *ret_retry_ns is when there will be
  * room. */
-static int find(struct tr_limiter *self, const struct tr__ready_message *m, uint64_t now_ns,
+static int limiter_find(struct tr_limiter *self, const struct tr__ready_message *m, uint64_t now_ns,
     struct limited **ret_limited, uint64_t *ret_retry_ns)
 {
     struct tr__limiter *inner = self->inner;
@@ -165,10 +165,10 @@ static int find(struct tr_limiter *self, const struct tr__ready_message *m, uint
             *ret_retry_ns = oldest->node.due_ns - now_ns;
             return TR_EFULL;
         }
-        forget(inner, oldest);
+        limiter_forget(inner, oldest);
         inner->stats.forgotten++;
     }
-    return add(inner, m, &self->options.rate, now_ns, ret_limited);
+    return limiter_add(inner, m, &self->options.rate, now_ns, ret_limited);
 }
 
 static void handle_take(
@@ -181,7 +181,7 @@ static void handle_take(
     uint64_t now_ns = tr_now_ns(ctx);
     int rc;
 
-    rc = find(self, m, now_ns, &limited, &limit.retry_ns);
+    rc = limiter_find(self, m, now_ns, &limited, &limit.retry_ns);
     if (rc == 0) {
         rc = tr_bucket_take(&limited->bucket, rate, now_ns, m->number, &limit.retry_ns);
         tr__heap_move(&inner->heap, &limited->node, tr_bucket_full_ns(&limited->bucket, rate));
@@ -193,7 +193,7 @@ static void handle_take(
     tr_reply(ctx, rc, &limit, sizeof limit);
 }
 
-static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next limiter_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct tr_limiter *self = state;
     struct tr__ready_message *m = message;
@@ -208,7 +208,7 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
     return TR_GO;
 }
 
-static void finish(void *state)
+static void limiter_finish(void *state)
 {
     struct tr_limiter *self = state;
     struct tr__limiter *inner = self->inner;
@@ -216,14 +216,14 @@ static void finish(void *state)
     if (inner == NULL)
         return;
     while (inner->heap.count > 0)
-        forget(inner, first_full(inner));
-    tr__heap_finish(&inner->heap);
-    tr__table_finish(&inner->table);
+        limiter_forget(inner, first_full(inner));
+    tr__heap_fini(&inner->heap);
+    tr__table_fini(&inner->table);
     base_free(inner);
     self->inner = NULL;
 }
 
-static int start(void *state, struct tr_context *ctx)
+static int limiter_start(void *state, struct tr_context *ctx)
 {
     struct tr_limiter *self = state;
     int rc;
@@ -235,18 +235,18 @@ static int start(void *state, struct tr_context *ctx)
         return TR_ENOMEM;
     rc = tr__table_init(&self->inner->table, ctx);
     if (rc < 0)
-        finish(self);
+        limiter_finish(self);
     return rc;
 }
 
-static int reset(void *state, enum tr_why why)
+static int limiter_reset(void *state, enum tr_why why)
 {
     (void)why;
-    finish(state);
+    limiter_finish(state);
     return 0;
 }
 
-static const char *message_name(const void *message)
+static const char *limiter_message_name(const void *message)
 {
     const struct tr__ready_message *m = message;
 
@@ -257,12 +257,12 @@ const struct tr_type tr_limiter_type = {
     .name = "limiter",
     .message_size = sizeof(struct tr__ready_message),
     .state_size = sizeof(struct tr_limiter),
-    .start = start,
-    .handle = handle,
-    .finish = finish,
-    .reset = reset,
+    .start = limiter_start,
+    .handle = limiter_handle,
+    .finish = limiter_finish,
+    .reset = limiter_reset,
     .message_drop = tr__ready_release,
-    .message_name = message_name,
+    .message_name = limiter_message_name,
 };
 
 int tr_limiter_spawn(struct tr_system *system, const struct tr_limiter_options *options,

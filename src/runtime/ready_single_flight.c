@@ -105,7 +105,7 @@ static void kept_drop(struct tr__single_flight *inner, struct kept *kept)
     base_free(kept);
 }
 
-static void keep(
+static void single_flight_keep(
     struct tr_single_flight *self, const struct flight *flight, const void *value, size_t size)
 {
     struct tr__single_flight *inner = self->inner;
@@ -153,7 +153,7 @@ static void waiter_free(struct tr__single_flight *inner, int32_t index)
 }
 
 /* No room: check a few waiters, in turn, for askers that are gone. */
-static void sweep(struct tr__single_flight *inner)
+static void single_flight_sweep(struct tr__single_flight *inner)
 {
     for (uint32_t i = 0; i < SWEEP; i++) {
         uint32_t index = inner->sweep_at++ % inner->waiters_max;
@@ -166,10 +166,10 @@ static void sweep(struct tr__single_flight *inner)
     }
 }
 
-static bool has_room(struct tr__single_flight *inner)
+static bool single_flight_has_room(struct tr__single_flight *inner)
 {
     if (inner->waiter_free == NONE)
-        sweep(inner);
+        single_flight_sweep(inner);
     return inner->waiter_free != NONE;
 }
 
@@ -274,7 +274,8 @@ static void flight_stop_timer(struct tr_context *ctx, struct flight *flight)
     flight->has_timer = false;
 }
 
-static int launch(struct tr_single_flight *self, struct tr_context *ctx, struct flight *flight)
+static int single_flight_launch(
+    struct tr_single_flight *self, struct tr_context *ctx, struct flight *flight)
 {
     int rc;
 
@@ -295,7 +296,7 @@ static void flight_end(struct tr_single_flight *self, struct tr_context *ctx, st
 
     flight_stop_timer(ctx, flight);
     if (status == 0)
-        keep(self, flight, value, size);
+        single_flight_keep(self, flight, value, size);
     answer_all(inner, flight, status, value, size);
     tr__table_remove(&inner->flights, &flight->entry);
     base_free(flight->key);
@@ -319,7 +320,7 @@ static void on_result(struct tr_single_flight *self, struct tr_context *ctx, str
         if (flight->waiter_first != NONE &&
             flight->recomputes < tr__or(self->options.recomputes_max, RECOMPUTES_DEFAULT)) {
             flight->recomputes++;
-            status = launch(self, ctx, flight);
+            status = single_flight_launch(self, ctx, flight);
             if (status == 0)
                 return;
         }
@@ -331,7 +332,7 @@ static void on_result(struct tr_single_flight *self, struct tr_context *ctx, str
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static int flight_new(
+static int flight_alloc(
     struct tr_single_flight *self, const struct tr__ready_message *m, struct flight **ret_flight)
 {
     struct tr__single_flight *inner = self->inner;
@@ -355,7 +356,7 @@ static int flight_new(
 }
 
 /* 0: it waits. Otherwise the code to answer. */
-static int join(
+static int single_flight_join(
     struct tr_single_flight *self, struct tr_context *ctx, const struct tr__ready_message *m)
 {
     struct tr__single_flight *inner = self->inner;
@@ -365,12 +366,12 @@ static int join(
     tr_reply_handle reply;
     int rc = 0;
 
-    if (!has_room(inner))
+    if (!single_flight_has_room(inner))
         return TR_EFULL;
     if (!is_new)
         flight = tr__container(entry, struct flight, entry);
     else
-        rc = flight_new(self, m, &flight);
+        rc = flight_alloc(self, m, &flight);
     if (rc < 0)
         return rc;
     reply = tr_reply_take(ctx);
@@ -382,14 +383,14 @@ static int join(
             inner->stats.joined++;
             return 0;
         }
-        rc = launch(self, ctx, flight);
+        rc = single_flight_launch(self, ctx, flight);
     }
     if (rc < 0 && is_new)
         flight_end(self, ctx, flight, rc, NULL, 0); /* answers the waiter, if it was taken */
     return rc;
 }
 
-static void handle_ask(
+static void single_flight_handle_ask(
     struct tr_single_flight *self, struct tr_context *ctx, const struct tr__ready_message *m)
 {
     struct tr__single_flight *inner = self->inner;
@@ -406,7 +407,7 @@ static void handle_ask(
         tr_reply(ctx, 0, kept->bytes + kept->entry.key_size, kept->value_size);
         return;
     }
-    rc = join(self, ctx, m);
+    rc = single_flight_join(self, ctx, m);
     if (rc < 0) {
         inner->stats.refused += rc == TR_EFULL;
         tr_reply(ctx, rc, NULL, 0); /* unless it was taken and answered */
@@ -424,7 +425,7 @@ static void handle_invalidate(struct tr__single_flight *inner, const struct tr__
         tr__container(entry, struct flight, entry)->dirty = true;
 }
 
-static void handle_clear(struct tr__single_flight *inner)
+static void single_flight_handle_clear(struct tr__single_flight *inner)
 {
     while (!tr__list_is_empty(&inner->age))
         kept_drop(inner, tr__container(inner->age.next, struct kept, age));
@@ -432,7 +433,7 @@ static void handle_clear(struct tr__single_flight *inner)
         inner->slots[i].dirty = true; /* of a free one it means nothing */
 }
 
-static void handle_stats(struct tr_single_flight *self, struct tr_context *ctx)
+static void single_flight_handle_stats(struct tr_single_flight *self, struct tr_context *ctx)
 {
     struct tr__single_flight *inner = self->inner;
 
@@ -443,25 +444,25 @@ static void handle_stats(struct tr_single_flight *self, struct tr_context *ctx)
     tr_reply(ctx, 0, &inner->stats, sizeof inner->stats);
 }
 
-static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next single_flight_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct tr_single_flight *self = state;
     struct tr__ready_message *m = message;
 
     switch ((enum kind)m->kind) {
     case KIND_ASK:
-        handle_ask(self, ctx, m);
+        single_flight_handle_ask(self, ctx, m);
         break;
     case KIND_INVALIDATE:
         handle_invalidate(self->inner, m);
         tr_reply(ctx, 0, NULL, 0);
         break;
     case KIND_CLEAR:
-        handle_clear(self->inner);
+        single_flight_handle_clear(self->inner);
         tr_reply(ctx, 0, NULL, 0);
         break;
     case KIND_STATS:
-        handle_stats(self, ctx);
+        single_flight_handle_stats(self, ctx);
         break;
     }
     tr__ready_release(m);
@@ -496,7 +497,8 @@ static void on_timeout(struct tr_single_flight *self, struct tr_context *ctx, st
     flight_end(self, ctx, flight, TR_ETIMEOUT, NULL, 0);
 }
 
-static enum tr_next on_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next single_flight_on_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct tr_single_flight *self = state;
     struct flight *flight;
@@ -518,7 +520,7 @@ static enum tr_next on_event(void *state, struct tr_context *ctx, const struct t
 /* ---- life ----------------------------------------------------------------------------------- */
 
 /* Frees everything but the options and the source. The runtime has answered the waiters. */
-static void release(struct tr_single_flight *self)
+static void single_flight_release(struct tr_single_flight *self)
 {
     struct tr__single_flight *inner = self->inner;
 
@@ -528,8 +530,8 @@ static void release(struct tr_single_flight *self)
         kept_drop(inner, tr__container(inner->age.next, struct kept, age));
     for (uint32_t i = 0; inner->slots != NULL && i < inner->flights_max; i++)
         base_free(inner->slots[i].key);
-    tr__table_finish(&inner->flights);
-    tr__table_finish(&inner->kept);
+    tr__table_fini(&inner->flights);
+    tr__table_fini(&inner->kept);
     base_free(inner->slots);
     base_free(inner->waiters);
     base_free(inner->request);
@@ -537,18 +539,18 @@ static void release(struct tr_single_flight *self)
     self->inner = NULL;
 }
 
-static void finish(void *state)
+static void single_flight_finish(void *state)
 {
     struct tr_single_flight *self = state;
 
-    release(self);
+    single_flight_release(self);
     tr_sender_drop(&self->options.source);
 }
 
-static int reset(void *state, enum tr_why why)
+static int single_flight_reset(void *state, enum tr_why why)
 {
     (void)why;
-    release(state);
+    single_flight_release(state);
     return 0;
 }
 
@@ -560,7 +562,7 @@ static bool is_valid(const struct tr_single_flight_options *options)
            options->waiters_max <= INT32_MAX;
 }
 
-static int make(struct tr_single_flight *self, struct tr_context *ctx)
+static int single_flight_create(struct tr_single_flight *self, struct tr_context *ctx)
 {
     struct tr__single_flight *inner = self->inner;
     int rc;
@@ -586,7 +588,7 @@ static int make(struct tr_single_flight *self, struct tr_context *ctx)
     return rc < 0 ? rc : tr__table_init(&inner->kept, ctx);
 }
 
-static int start(void *state, struct tr_context *ctx)
+static int single_flight_start(void *state, struct tr_context *ctx)
 {
     struct tr_single_flight *self = state;
     int rc;
@@ -596,13 +598,13 @@ static int start(void *state, struct tr_context *ctx)
     self->inner = base_calloc(sizeof *self->inner);
     if (self->inner == NULL)
         return TR_ENOMEM;
-    rc = make(self, ctx);
+    rc = single_flight_create(self, ctx);
     if (rc < 0)
-        release(self);
+        single_flight_release(self);
     return rc;
 }
 
-static const char *message_name(const void *message)
+static const char *single_flight_message_name(const void *message)
 {
     static const char *const names[] = { "ask", "invalidate", "clear", "stats" };
 
@@ -613,13 +615,13 @@ const struct tr_type tr_single_flight_type = {
     .name = "single_flight",
     .message_size = sizeof(struct tr__ready_message),
     .state_size = sizeof(struct tr_single_flight),
-    .start = start,
-    .handle = handle,
-    .event = on_event,
-    .finish = finish,
-    .reset = reset,
+    .start = single_flight_start,
+    .handle = single_flight_handle,
+    .event = single_flight_on_event,
+    .finish = single_flight_finish,
+    .reset = single_flight_reset,
     .message_drop = tr__ready_release,
-    .message_name = message_name,
+    .message_name = single_flight_message_name,
 };
 
 int tr_single_flight_spawn(struct tr_system *system, const struct tr_single_flight_options *options,
@@ -634,7 +636,7 @@ int tr_single_flight_spawn(struct tr_system *system, const struct tr_single_flig
 
 /* ---- its face ------------------------------------------------------------------------------- */
 
-static int key_message(
+static int single_flight_key_message(
     enum kind kind, const void *key, size_t key_size, struct tr__ready_message *ret_message)
 {
     *ret_message = (struct tr__ready_message){ .kind = kind };
@@ -644,7 +646,7 @@ static int key_message(
 
 /* Invalidates overtake, so that they never meet a full box. That is safe: an ask they overtake is
  * computed after them. */
-static struct tr_ask_options overtaking(const struct tr_ask_options *options)
+static struct tr_ask_options single_flight_overtaking(const struct tr_ask_options *options)
 {
     struct tr_ask_options o = options == NULL ? (struct tr_ask_options){ 0 } : *options;
 
@@ -656,7 +658,7 @@ int tr_single_flight_ask(struct tr_context *ctx, tr_single_flight_sender flight,
     size_t key_size, const struct tr_ask_options *options)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_ASK, key, key_size, &m);
+    int rc = single_flight_key_message(KIND_ASK, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_ask(ctx, flight.raw, &m, options);
 }
@@ -665,7 +667,7 @@ int tr_single_flight_future(tr_single_flight_sender flight, const void *key, siz
     uint64_t timeout_ns, struct tr_future **ret_future)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_ASK, key, key_size, &m);
+    int rc = single_flight_key_message(KIND_ASK, key, key_size, &m);
 
     if (rc < 0)
         return rc;
@@ -679,7 +681,7 @@ int tr_single_flight_wait(tr_single_flight_sender flight, const void *key, size_
     void *value, size_t value_size, size_t *ret_size, uint64_t timeout_ns)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_ASK, key, key_size, &m);
+    int rc = single_flight_key_message(KIND_ASK, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_wait(flight.raw, &m, value, value_size, ret_size, timeout_ns);
 }
@@ -687,7 +689,7 @@ int tr_single_flight_wait(tr_single_flight_sender flight, const void *key, size_
 int tr_single_flight_invalidate(tr_single_flight_sender flight, const void *key, size_t key_size)
 {
     struct tr__ready_message m;
-    int rc = key_message(KIND_INVALIDATE, key, key_size, &m);
+    int rc = single_flight_key_message(KIND_INVALIDATE, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_tell(flight.raw, &m, TR_CONTROL);
 }
@@ -695,9 +697,9 @@ int tr_single_flight_invalidate(tr_single_flight_sender flight, const void *key,
 int tr_single_flight_invalidate_ask(struct tr_context *ctx, tr_single_flight_sender flight,
     const void *key, size_t key_size, const struct tr_ask_options *options)
 {
-    struct tr_ask_options o = overtaking(options);
+    struct tr_ask_options o = single_flight_overtaking(options);
     struct tr__ready_message m;
-    int rc = key_message(KIND_INVALIDATE, key, key_size, &m);
+    int rc = single_flight_key_message(KIND_INVALIDATE, key, key_size, &m);
 
     return rc < 0 ? rc : tr__ready_ask(ctx, flight.raw, &m, &o);
 }
@@ -712,7 +714,7 @@ int tr_single_flight_clear(tr_single_flight_sender flight)
 int tr_single_flight_clear_ask(
     struct tr_context *ctx, tr_single_flight_sender flight, const struct tr_ask_options *options)
 {
-    struct tr_ask_options o = overtaking(options);
+    struct tr_ask_options o = single_flight_overtaking(options);
     struct tr__ready_message m = { .kind = KIND_CLEAR };
 
     return tr__ready_ask(ctx, flight.raw, &m, &o);

@@ -50,7 +50,7 @@ struct tr__topic {
 
 /* ---- subscribers ---------------------------------------------------------------------------- */
 
-static struct subscriber *find(const struct tr__topic *inner, tr_weak weak)
+static struct subscriber *topic_find(const struct tr__topic *inner, tr_weak weak)
 {
     /* A struct of a pointer and 64 bits: no padding to differ in. */
     struct tr__entry *entry = tr__table_find(&inner->table, &weak, sizeof weak);
@@ -58,7 +58,7 @@ static struct subscriber *find(const struct tr__topic *inner, tr_weak weak)
     return entry == NULL ? NULL : tr__container(entry, struct subscriber, entry);
 }
 
-static void forget(struct tr__topic *inner, struct subscriber *subscriber)
+static void topic_forget(struct tr__topic *inner, struct subscriber *subscriber)
 {
     inner->places[subscriber->place] = NULL;
     while (inner->places_used > 0 && inner->places[inner->places_used - 1] == NULL)
@@ -69,7 +69,7 @@ static void forget(struct tr__topic *inner, struct subscriber *subscriber)
 }
 
 /* Find a free place, or return the error. */
-static int place_new(struct tr_topic *self, uint32_t *ret_place)
+static int place_alloc(struct tr_topic *self, uint32_t *ret_place)
 {
     struct tr__topic *inner = self->inner;
     uint32_t capacity = inner->capacity == 0 ? 16 : 2 * inner->capacity;
@@ -93,7 +93,7 @@ static int place_new(struct tr_topic *self, uint32_t *ret_place)
     return 0;
 }
 
-static int subscriber_new(struct tr_topic *self, struct tr_context *ctx,
+static int subscriber_alloc(struct tr_topic *self, struct tr_context *ctx,
     const struct request *request, tr_weak weak, const unsigned char *notice)
 {
     struct tr__topic *inner = self->inner;
@@ -101,7 +101,7 @@ static int subscriber_new(struct tr_topic *self, struct tr_context *ctx,
     uint32_t place;
     int rc;
 
-    rc = place_new(self, &place);
+    rc = place_alloc(self, &place);
     if (rc < 0)
         return rc;
     subscriber = base_alloc(sizeof *subscriber + self->options.message_size);
@@ -130,7 +130,7 @@ static int subscriber_new(struct tr_topic *self, struct tr_context *ctx,
 }
 
 /* On success the request's sender is the subscriber's. */
-static int subscribe(struct tr_topic *self, struct tr_context *ctx, struct request *request,
+static int topic_subscribe(struct tr_topic *self, struct tr_context *ctx, struct request *request,
     const unsigned char *notice)
 {
     tr_sender sender = request->sender;
@@ -151,10 +151,10 @@ static int subscribe(struct tr_topic *self, struct tr_context *ctx, struct reque
         rc = TR_EINVAL;
     else if (tr_sender_is_closed(sender))
         rc = TR_ECLOSED;
-    else if (find(self->inner, weak) != NULL)
+    else if (topic_find(self->inner, weak) != NULL)
         rc = TR_EEXIST;
     else
-        rc = subscriber_new(self, ctx, request, weak, notice);
+        rc = subscriber_alloc(self, ctx, request, weak, notice);
     if (request->sender.box == NULL)
         tr_sender_drop(&sender);
     else if (rc == 0)
@@ -195,7 +195,7 @@ static void publish_to(struct tr_topic *self, struct tr_context *ctx, struct sub
                 sender, subscriber->notice, size, &(struct tr_send_options){ .lane = TR_CONTROL });
         inner->stats.left++;
         tr_unwatch(ctx, subscriber->weak);
-        forget(inner, subscriber);
+        topic_forget(inner, subscriber);
     }
     tr_sender_drop(&upgraded);
 }
@@ -227,7 +227,7 @@ static int handle_subscribe(
     if (request.has_notice && m->value_size != sizeof request + self->options.message_size)
         rc = TR_EINVAL;
     else
-        rc = subscribe(self, ctx, &request, value + sizeof request);
+        rc = topic_subscribe(self, ctx, &request, value + sizeof request);
     tr_sender_drop(&request.sender);
     m->kind = KIND_UNSUBSCRIBE; /* the topic owns the sender now */
     return rc;
@@ -240,11 +240,11 @@ static int handle_unsubscribe(
     tr_weak weak;
 
     memcpy(&weak, tr__ready_value(m), sizeof weak);
-    subscriber = find(inner, weak);
+    subscriber = topic_find(inner, weak);
     if (subscriber == NULL)
         return TR_ENOENT;
     tr_unwatch(ctx, weak);
-    forget(inner, subscriber);
+    topic_forget(inner, subscriber);
     return 0;
 }
 
@@ -262,7 +262,7 @@ static void message_drop(void *message)
     tr__ready_release(m);
 }
 
-static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next topic_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct tr_topic *self = state;
     struct tr__topic *inner = self->inner;
@@ -290,21 +290,22 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
     return TR_GO;
 }
 
-static enum tr_next on_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next topic_on_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct tr_topic *self = state;
 
     (void)ctx;
     if (event->kind == TR_EVENT_DOWN) {
         self->inner->stats.ended++;
-        forget(self->inner, self->inner->places[event->tag]);
+        topic_forget(self->inner, self->inner->places[event->tag]);
     }
     return TR_GO;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static void finish(void *state)
+static void topic_finish(void *state)
 {
     struct tr_topic *self = state;
     struct tr__topic *inner = self->inner;
@@ -312,8 +313,8 @@ static void finish(void *state)
     if (inner == NULL)
         return;
     while (inner->places_used > 0)
-        forget(inner, inner->places[inner->places_used - 1]);
-    tr__table_finish(&inner->table);
+        topic_forget(inner, inner->places[inner->places_used - 1]);
+    tr__table_fini(&inner->table);
     base_free(inner->places);
     base_free(inner);
     self->inner = NULL;
@@ -331,7 +332,7 @@ static int watch_all(struct tr__topic *inner, struct tr_context *ctx)
     return 0;
 }
 
-static int start(void *state, struct tr_context *ctx)
+static int topic_start(void *state, struct tr_context *ctx)
 {
     struct tr_topic *self = state;
     int rc;
@@ -345,20 +346,20 @@ static int start(void *state, struct tr_context *ctx)
         return TR_ENOMEM;
     rc = tr__table_init(&self->inner->table, ctx);
     if (rc < 0)
-        finish(self);
+        topic_finish(self);
     return rc;
 }
 
 /* A restart keeps the subscribers: they could not know that they have to come again. Their watches
  * went with the life before; start sets them anew. */
-static int reset(void *state, enum tr_why why)
+static int topic_reset(void *state, enum tr_why why)
 {
     (void)state;
     (void)why;
     return 0;
 }
 
-static const char *message_name(const void *message)
+static const char *topic_message_name(const void *message)
 {
     static const char *const names[] = { "publish", "subscribe", "unsubscribe", "stats" };
 
@@ -369,13 +370,13 @@ const struct tr_type tr_topic_type = {
     .name = "topic",
     .message_size = sizeof(struct tr__ready_message),
     .state_size = sizeof(struct tr_topic),
-    .start = start,
-    .handle = handle,
-    .event = on_event,
-    .finish = finish,
-    .reset = reset,
+    .start = topic_start,
+    .handle = topic_handle,
+    .event = topic_on_event,
+    .finish = topic_finish,
+    .reset = topic_reset,
     .message_drop = message_drop,
-    .message_name = message_name,
+    .message_name = topic_message_name,
 };
 
 int tr_topic_spawn(struct tr_system *system, const struct tr_topic_options *options,
@@ -412,7 +413,7 @@ static int subscribe_message(
 }
 
 /* Release the sender that an unsent message owns. */
-static int sent(int rc, tr_sender *sender)
+static int topic_sent(int rc, tr_sender *sender)
 {
     if (rc < 0)
         tr_sender_drop(sender);
@@ -436,7 +437,7 @@ int tr_topic_subscribe(tr_topic_sender topic, const struct tr_subscription *subs
     if (rc < 0)
         return rc;
     sender = sender_in(&m);
-    return sent(tr__ready_tell(topic.raw, &m, TR_INTERACTIVE), &sender);
+    return topic_sent(tr__ready_tell(topic.raw, &m, TR_INTERACTIVE), &sender);
 }
 
 int tr_topic_subscribe_ask(struct tr_context *ctx, tr_topic_sender topic,
@@ -449,7 +450,7 @@ int tr_topic_subscribe_ask(struct tr_context *ctx, tr_topic_sender topic,
     if (rc < 0)
         return rc;
     sender = sender_in(&m);
-    return sent(tr__ready_ask(ctx, topic.raw, &m, options), &sender);
+    return topic_sent(tr__ready_ask(ctx, topic.raw, &m, options), &sender);
 }
 
 static int unsubscribe_message(tr_weak subscriber, struct tr__ready_message *ret_message)

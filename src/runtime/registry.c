@@ -89,7 +89,7 @@ static struct shard *shard_of(struct tr_registry *registry, uint64_t hash)
 
 /* ---- the table, under the shard's lock ------------------------------------------------------ */
 
-static struct tr__registry_entry **find(
+static struct tr__registry_entry **registry_find(
     struct shard *shard, uint64_t hash, const void *key, size_t size)
 {
     struct tr__registry_entry **at = &shard->buckets[hash / SHARDS % shard->bucket_count];
@@ -100,7 +100,7 @@ static struct tr__registry_entry **find(
     return at;
 }
 
-static void grow(struct shard *shard)
+static void registry_grow(struct shard *shard)
 {
     uint32_t count = shard->bucket_count * 2;
     struct tr__registry_entry **buckets = base_calloc(count * sizeof(*buckets));
@@ -123,7 +123,7 @@ static void grow(struct shard *shard)
 
 static void remove_entry(struct shard *shard, struct tr__registry_entry *entry)
 {
-    struct tr__registry_entry **at = find(shard, entry->hash, entry->key, entry->key_size);
+    struct tr__registry_entry **at = registry_find(shard, entry->hash, entry->key, entry->key_size);
 
     tr_assert(*at == entry);
     *at = entry->next;
@@ -150,7 +150,7 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
     if (o->make != NULL)
         rc = o->make(o->data, entry->key, entry->key_size, state);
     if (rc >= 0) {
-        rc = tr__box_make(registry->system, o->type, state, &spawn,
+        rc = tr__box_create(registry->system, o->type, state, &spawn,
             STATUS_REGISTERED | (waiting ? STATUS_WAITING : 0), &box);
         if (rc >= 0) {
             ext = tr__ext_get(box);
@@ -186,7 +186,7 @@ static bool looks_idle(const struct tr_box *box)
 }
 
 /* Over the limit: ask the longest idle of this shard to end. */
-static bool evict(struct shard *shard)
+static bool registry_evict(struct shard *shard)
 {
     for (uint32_t i = 0; i < EVICT_TRIES && !tr__list_is_empty(&shard->lru); i++) {
         struct tr__registry_entry *entry =
@@ -202,8 +202,8 @@ static bool evict(struct shard *shard)
     return false;
 }
 
-static int insert(struct tr_registry *registry, struct shard *shard, uint64_t hash, const void *key,
-    size_t key_size, struct tr__registry_entry **ret_entry)
+static int registry_insert(struct tr_registry *registry, struct shard *shard, uint64_t hash,
+    const void *key, size_t key_size, struct tr__registry_entry **ret_entry)
 {
     uint32_t max = registry->options.live_max;
     struct tr__registry_entry *entry, **at;
@@ -211,7 +211,7 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
 
     if (tr__get(registry->closing))
         return TR_ECLOSED;
-    if (max != 0 && tr__get(registry->live) >= max && !evict(shard)) {
+    if (max != 0 && tr__get(registry->live) >= max && !registry_evict(shard)) {
         /* This shard has no idle actor; another may. Only shards whose lock is free are tried:
          * waiting for a second lock could deadlock. */
         bool found = false;
@@ -221,7 +221,7 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
 
             if (other == shard || pthread_mutex_trylock(&other->lock) != 0)
                 continue;
-            found = evict(other);
+            found = registry_evict(other);
             pthread_mutex_unlock(&other->lock);
         }
         if (!found)
@@ -241,8 +241,8 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
         return rc;
     }
     if (shard->entry_count > 2 * shard->bucket_count)
-        grow(shard);
-    at = find(shard, hash, key, key_size);
+        registry_grow(shard);
+    at = registry_find(shard, hash, key, key_size);
     tr_assert(*at == NULL);
     *at = entry;
     shard->entry_count++;
@@ -286,7 +286,7 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
 
 /* ---- the public calls ----------------------------------------------------------------------- */
 
-static int get(struct tr_registry *registry, const void *key, size_t key_size, bool make,
+static int registry_get(struct tr_registry *registry, const void *key, size_t key_size, bool make,
     const char *owner, tr_sender *ret_sender)
 {
     uint64_t hash = base_siphash(registry->hash_key, key, key_size);
@@ -296,9 +296,9 @@ static int get(struct tr_registry *registry, const void *key, size_t key_size, b
     int rc = 0;
 
     pthread_mutex_lock(&shard->lock);
-    entry = *find(shard, hash, key, key_size);
+    entry = *registry_find(shard, hash, key, key_size);
     if (entry == NULL)
-        rc = make ? insert(registry, shard, hash, key, key_size, &entry) : TR_ENOENT;
+        rc = make ? registry_insert(registry, shard, hash, key, key_size, &entry) : TR_ENOENT;
     if (rc == 0)
         rc = box_for_sending(entry, make, &raw);
     if (rc == 0) {
@@ -313,13 +313,13 @@ static int get(struct tr_registry *registry, const void *key, size_t key_size, b
 int tr_registry_get(struct tr_registry *registry, const void *key, size_t key_size,
     const char *owner, tr_sender *ret_sender)
 {
-    return get(registry, key, key_size, true, owner, ret_sender);
+    return registry_get(registry, key, key_size, true, owner, ret_sender);
 }
 
 int tr_registry_find(struct tr_registry *registry, const void *key, size_t key_size,
     const char *owner, tr_sender *ret_sender)
 {
-    return get(registry, key, key_size, false, owner, ret_sender);
+    return registry_get(registry, key, key_size, false, owner, ret_sender);
 }
 
 int tr_registry_tell(struct tr_registry *registry, const void *key, size_t key_size,
@@ -329,7 +329,7 @@ int tr_registry_tell(struct tr_registry *registry, const void *key, size_t key_s
     int rc;
 
     do {
-        rc = get(registry, key, key_size, true, "tr_registry_tell", &sender);
+        rc = registry_get(registry, key, key_size, true, "tr_registry_tell", &sender);
         if (rc < 0)
             return rc;
         rc = tr_tell(sender, message, size);
@@ -496,7 +496,7 @@ struct sweeper {
     struct tr_registry *registry;
 };
 
-static void sweep(struct tr_registry *registry, uint64_t now)
+static void registry_sweep(struct tr_registry *registry, uint64_t now)
 {
     for (uint32_t i = 0; i < SHARDS; i++) {
         struct shard *shard = &registry->shards[i];
@@ -542,7 +542,7 @@ static enum tr_next sweeper_event(void *state, struct tr_context *ctx, const str
     struct sweeper *self = state;
 
     if (event->kind == TR_EVENT_TIMER && !tr__get(self->registry->closing))
-        sweep(self->registry, tr_now_ns(ctx));
+        registry_sweep(self->registry, tr_now_ns(ctx));
     return TR_GO;
 }
 
@@ -569,7 +569,7 @@ static int sweeper_ensure(struct tr_registry *registry)
     pthread_mutex_lock(&registry->sweeper_lock);
     if (!tr__get(registry->closing) && tr_sender_is_closed(registry->sweeper)) {
         tr_sender_drop(&registry->sweeper);
-        rc = tr__box_make(registry->system, &sweeper_type, &state, NULL, STATUS_OWN, &box);
+        rc = tr__box_create(registry->system, &sweeper_type, &state, NULL, STATUS_OWN, &box);
         if (rc == 0) {
             tr__set(box->owner_first, "its registry");
             atomic_store_explicit(&box->strong, 1, memory_order_release);

@@ -48,7 +48,7 @@ static inline bool reply_deliver_quickly(
 
     if (unlikely(worker == NULL || size > CELL_INLINE || TR_MALLOC_CELLS))
         return false;
-    cell = tr__cell_new(worker, 0);
+    cell = tr__cell_alloc(worker, 0);
     if (unlikely(cell == NULL))
         return false;
     cell->head = CELL_REPLY | (uint64_t)ask->sequence << 24 | (uint64_t)ask->tag << 32;
@@ -197,7 +197,7 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
         return TR_EUNSUPPORTED;
     size = to.box->type->message_size;
     /* A copy goes on: this box's word may still name the cell. */
-    copy = tr__cell_new(worker, size);
+    copy = tr__cell_alloc(worker, size);
     if (copy == NULL)
         return TR_ENOMEM;
     class = copy->class;

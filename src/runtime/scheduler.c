@@ -191,7 +191,7 @@ static bool somebody_runs(struct tr__worker *worker)
     return false;
 }
 
-static bool rescue(struct tr__worker *worker, uint64_t *seen_turns)
+static bool worker_rescue(struct tr__worker *worker, uint64_t *seen_turns)
 {
     struct tr_system *system = worker->system;
     bool found = false;
@@ -253,7 +253,7 @@ static uint64_t spin_ns(struct tr__worker *worker)
 }
 
 /* There is no actor to run: spin, then park. */
-static void idle(struct tr__worker *worker, uint64_t *seen_turns)
+static void worker_idle(struct tr__worker *worker, uint64_t *seen_turns)
 {
     struct tr_system *system = worker->system;
     uint64_t now = tr__now(system), spin_until = now + spin_ns(worker), seen_ns = now;
@@ -313,7 +313,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     now = tr__now(system);
     worker->tick_ns = worker->now_ns = worker->polled_ns = now;
     tr__worker_advance(worker, now);
-    rescue(worker, seen_turns);
+    worker_rescue(worker, seen_turns);
 }
 
 /* ---- life of a worker ----------------------------------------------------------------------- */
@@ -350,7 +350,7 @@ void *tr__worker_main(void *argument)
         }
         if (unlikely(tr__get(system->ending)))
             break;
-        idle(worker, seen_turns);
+        worker_idle(worker, seen_turns);
     }
     tr__self = NULL;
     return NULL;

@@ -133,7 +133,7 @@ static uint64_t sim_wall(void *data)
     return epoch_wall_ns + sim->now_ns;
 }
 
-static void mix(struct tr_sim *sim, uint64_t value)
+static void sim_mix(struct tr_sim *sim, uint64_t value)
 {
     sim->trace = (sim->trace ^ value) * UINT64_C(0x9e3779b97f4a7c15);
     sim->trace ^= sim->trace >> 29;
@@ -144,13 +144,13 @@ static uint64_t sim_env_random(void *data)
     struct tr_sim *sim = data;
     uint64_t value = base_random_next(&sim->actors);
 
-    mix(sim, value);
+    sim_mix(sim, value);
     return value;
 }
 
 void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b)
 {
-    mix(sim, a << 32 ^ b);
+    sim_mix(sim, a << 32 ^ b);
 }
 
 /* ---- scheduling ----------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
     /* When the system ends, slots are reused and no actor runs. */
     for (uint32_t i = 0; i < sim->runnable_count && !tr__get(sim->system->ending); i++)
         tr_assert_use(sim->runnable[i] != box, "an actor is in at most one run queue, once");
-    mix(sim, tr__box_id(box));
+    sim_mix(sim, tr__box_id(box));
     sim->runnable[sim->runnable_count++] = box;
     tr__point();
 }
@@ -179,7 +179,7 @@ static bool is_slow(const struct tr_sim *sim, const struct tr_box *box)
     return ((uint32_t)tr__box_id(box) * 0x9e3779b9u >> 30) == sim->slow;
 }
 
-static struct tr_box *draw(struct tr_sim *sim)
+static struct tr_box *sim_draw(struct tr_sim *sim)
 {
     uint32_t index;
     struct tr_box *box;
@@ -199,13 +199,13 @@ static struct tr_box *draw(struct tr_sim *sim)
 /* One turn, on the worker that this thread of control is. */
 static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_box *box)
 {
-    mix(sim, tr__box_id(box) ^ (uint64_t)worker->index << 60);
+    sim_mix(sim, tr__box_id(box) ^ (uint64_t)worker->index << 60);
     worker->now_ns = worker->turn_ns = sim->now_ns;
     if (sim->options.kill_per_million != 0 &&
         !(tr__get(box->status) &
             (STATUS_SUPERVISOR | STATUS_OWN | STATUS_WAITING | STATUS_UNOWNED)) &&
         base_random_chance(&sim->faults, sim->options.kill_per_million)) {
-        mix(sim, 2);
+        sim_mix(sim, 2);
         tr__push_op(box, OP_KILL, NULL, 0);
     }
     worker->turn_budget =
@@ -213,8 +213,8 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
     tr__turn(worker, box);
     atomic_store_explicit(
         &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
-    mix(sim, tr__get(worker->counters.handled));
-    mix(sim, tr__get(worker->counters.sent) << 32 ^ tr__get(worker->counters.dead));
+    sim_mix(sim, tr__get(worker->counters.handled));
+    sim_mix(sim, tr__get(worker->counters.sent) << 32 ^ tr__get(worker->counters.dead));
 }
 
 static void drain_inject(struct tr_sim *sim)
@@ -286,7 +286,7 @@ int tr_net_send(struct tr_context *ctx, uint64_t to_node, const void *bytes, siz
     ext = tr__ext_get(ctx->box);
     if (ext == NULL || ext->net_node == 0)
         return TR_EINVAL;
-    mix(sim, to_node ^ size);
+    sim_mix(sim, to_node ^ size);
     return tr__sim_net_send(sim->net, sim->now_ns, ext->net_node, to_node, bytes, size);
 }
 
@@ -300,7 +300,7 @@ static void deliver_due(struct tr_sim *sim)
         uint32_t size = (uint32_t)datagram.size;
         struct tr__cell *cell = NULL;
 
-        mix(sim, datagram.from << 32 ^ datagram.to);
+        sim_mix(sim, datagram.from << 32 ^ datagram.to);
         memcpy(payload, &datagram.bytes, sizeof datagram.bytes);
         memcpy(payload + sizeof datagram.bytes, &size, sizeof size);
         if (binding != NULL && tr__get(binding->actor.box->generation) == binding->actor.generation)
@@ -354,11 +354,11 @@ static uint64_t next_ns(const struct tr_sim *sim)
 }
 
 /* On a worker that is in no turn. */
-static void jump(struct tr_sim *sim, uint64_t to_ns)
+static void sim_jump(struct tr_sim *sim, uint64_t to_ns)
 {
     if (to_ns > sim->now_ns)
         sim->now_ns = to_ns;
-    mix(sim, sim->now_ns);
+    sim_mix(sim, sim->now_ns);
     for (uint32_t i = 0; i < sim->system->worker_count; i++)
         tr__wheel_advance(sim->system->workers[i]->wheel, sim->now_ns, tr__self);
     deliver_due(sim);
@@ -414,7 +414,7 @@ static void strand_main(unsigned high, unsigned low)
             sim->outside(sim->outside_data);
             sim->outside = NULL;
         } else if (may_pass_time(sim)) {
-            jump(sim, next_ns(sim));
+            sim_jump(sim, next_ns(sim));
         }
         strand->job = JOB_NONE;
         switch_to(sim, NULL);
@@ -522,7 +522,7 @@ static bool outside_waits(const struct tr_sim *sim)
 }
 
 /* A strand stopped at a point: draw what starts meanwhile. */
-static void meanwhile(struct tr_sim *sim)
+static void sim_meanwhile(struct tr_sim *sim)
 {
     struct strand *strand = free_strand(sim);
 
@@ -539,7 +539,7 @@ static void meanwhile(struct tr_sim *sim)
                base_random_chance(&sim->schedule, 500000)) {
         sim->turns_left--;
         strand->job = JOB_TURN;
-        strand->box = draw(sim);
+        strand->box = sim_draw(sim);
     }
 }
 
@@ -572,7 +572,7 @@ static void run_turns(struct tr_sim *sim, struct tr_box *box)
         if (strand->job == JOB_NONE)
             sim->yields = 0;
         else
-            meanwhile(sim);
+            sim_meanwhile(sim);
     }
     stepped = NULL;
 }
@@ -607,7 +607,7 @@ static void run_turns(struct tr_sim *sim, struct tr_box *box)
 
 /* ---- stepping ------------------------------------------------------------------------------- */
 
-static bool step(struct tr_sim *sim, uint64_t limit_ns)
+static bool sim_step(struct tr_sim *sim, uint64_t limit_ns)
 {
     struct tr_box *box = NULL;
     bool any = true;
@@ -620,11 +620,11 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
     if (sim->system->work_head != NULL &&
         (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 250000))) {
         /* Blocking work ends at a moment of its own, on a thread that is no worker. */
-        mix(sim, 4);
+        sim_mix(sim, 4);
         tr__work_run_one(sim->system);
     } else if ((outside_waits(sim) &&
                    (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 100000))) ||
-               (box = draw(sim)) != NULL) {
+               (box = sim_draw(sim)) != NULL) {
         /* A strand is in a turn: published values stay. */
         atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
         run_turns(sim, box);
@@ -634,7 +634,7 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
         tr__self = NULL;
     } else if (next_ns(sim) <= limit_ns && next_ns(sim) != UINT64_MAX) {
         tr__self = sim->system->workers[0];
-        jump(sim, next_ns(sim));
+        sim_jump(sim, next_ns(sim));
         tr__self = NULL;
     } else {
         any = false;
@@ -657,7 +657,7 @@ int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max)
 
 bool tr_sim_step(struct tr_sim *sim)
 {
-    return step(sim, UINT64_MAX);
+    return sim_step(sim, UINT64_MAX);
 }
 
 uint64_t tr_sim_run(struct tr_sim *sim, uint64_t steps_max)
@@ -671,7 +671,7 @@ uint64_t tr_sim_run(struct tr_sim *sim, uint64_t steps_max)
 
 void tr_sim_run_until(struct tr_sim *sim, uint64_t until_ns)
 {
-    while (step(sim, until_ns)) {
+    while (sim_step(sim, until_ns)) {
     }
     if (sim->now_ns < until_ns)
         sim->now_ns = until_ns;
@@ -729,7 +729,7 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
         system.log = quiet_log;
     sim->mode = (enum draw_mode)base_random_below(&sim->schedule, DRAW_MODES);
     sim->slow = (uint32_t)base_random_below(&sim->schedule, 4);
-    rc = tr__system_make(&system, sim, &sim->system);
+    rc = tr__system_create(&system, sim, &sim->system);
     if (rc < 0)
         goto fail;
     rc = strands_create(sim);
@@ -788,5 +788,5 @@ uint64_t tr_sim_trace(const struct tr_sim *sim)
 
 void tr_sim_note(struct tr_sim *sim, uint64_t value)
 {
-    mix(sim, value);
+    sim_mix(sim, value);
 }

@@ -265,7 +265,7 @@ static bool is_crowded(const struct tr__sim_net *net, size_t size)
 }
 
 /* Takes the bytes of the datagram. The heap has room for it. */
-static void launch(struct tr__sim_net *net, const struct tr__sim_net_datagram *datagram)
+static void net_launch(struct tr__sim_net *net, const struct tr__sim_net_datagram *datagram)
 {
     tr_assert(net->heap_count < net->heap_capacity);
     net->heap[net->heap_count] =
@@ -297,7 +297,7 @@ static void launch_duplicate(
         return;
     }
     datagram.due_ns = draw_due_ns(net, now_ns);
-    launch(net, &datagram);
+    net_launch(net, &datagram);
 }
 
 int tr__sim_net_send(struct tr__sim_net *net, uint64_t now_ns, uint64_t from, uint64_t to,
@@ -336,7 +336,7 @@ int tr__sim_net_send(struct tr__sim_net *net, uint64_t now_ns, uint64_t from, ui
         return 0;
     }
     datagram.due_ns = draw_due_ns(net, now_ns);
-    launch(net, &datagram);
+    net_launch(net, &datagram);
     if (is_double)
         launch_duplicate(net, now_ns, &datagram);
     return 0;

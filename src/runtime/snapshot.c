@@ -55,7 +55,7 @@ static bool is_outside(const struct tr_system *system, const struct tr__worker *
     return atomic_load_explicit(&worker->sleeping, memory_order_seq_cst) != SLEEP_NOT;
 }
 
-static struct tr__retired *retire(struct tr_snapshot *snapshot, void *value)
+static struct tr__retired *snapshot_retire(struct tr_snapshot *snapshot, void *value)
 {
     struct tr_system *system = snapshot->system;
     struct tr__retired *retired;
@@ -81,7 +81,7 @@ static struct tr__retired *retire(struct tr_snapshot *snapshot, void *value)
 }
 
 /* After the swap. */
-static void note(struct tr_system *system, struct tr__retired *retired)
+static void snapshot_note(struct tr_system *system, struct tr__retired *retired)
 {
     for (uint32_t i = 0; i < retired->worker_count; i++)
         retired->turns[i] =
@@ -126,7 +126,7 @@ static bool may_go(
 }
 
 /* Under snapshot_lock. Returns those that may go, to be freed without it. */
-static struct tr__retired *collect(struct tr_system *system, const struct tr__worker *here)
+static struct tr__retired *snapshot_collect(struct tr_system *system, const struct tr__worker *here)
 {
     struct tr__retired **at = &system->retired, *free_list = NULL;
 
@@ -181,7 +181,7 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
 
     pthread_mutex_lock(&system->snapshot_lock);
     if (atomic_load_explicit(&snapshot->value, memory_order_relaxed) != NULL) {
-        retired = retire(snapshot, NULL);
+        retired = snapshot_retire(snapshot, NULL);
         if (retired == NULL) {
             pthread_mutex_unlock(&system->snapshot_lock);
             return TR_ENOMEM;
@@ -190,11 +190,11 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
     old = atomic_exchange_explicit(&snapshot->value, value, memory_order_seq_cst);
     if (retired != NULL) {
         retired->value = old;
-        note(system, retired);
+        snapshot_note(system, retired);
         retired->next = system->retired;
         system->retired = retired;
     }
-    free_list = collect(system, NULL);
+    free_list = snapshot_collect(system, NULL);
     pthread_mutex_unlock(&system->snapshot_lock);
     free_all(free_list);
     return 0;
@@ -252,12 +252,12 @@ void tr__snapshot_quiesce(struct tr__worker *worker)
         return;
     if (pthread_mutex_trylock(&system->snapshot_lock) != 0)
         return;
-    free_list = collect(system, worker);
+    free_list = snapshot_collect(system, worker);
     pthread_mutex_unlock(&system->snapshot_lock);
     free_all(free_list);
 }
 
-void tr__snapshot_finish(struct tr_system *system)
+void tr__snapshot_fini(struct tr_system *system)
 {
     for (struct tr__retired *at = system->retired; at != NULL; at = at->next)
         atomic_fetch_add_explicit(&at->snapshot->freeing, 1, memory_order_relaxed);

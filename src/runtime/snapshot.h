@@ -9,6 +9,6 @@ struct tr__worker;
 /* Say that this worker reads no published value at this moment. */
 void tr__snapshot_quiesce(struct tr__worker *worker);
 /* Free every value that was replaced. No thread reads any more. */
-void tr__snapshot_finish(struct tr_system *system);
+void tr__snapshot_fini(struct tr_system *system);
 
 #endif

@@ -88,7 +88,7 @@ static const uint32_t CHILD_SPAWNED = UINT32_MAX;
 static const uint64_t window_default_ns = UINT64_C(5000000000);
 static const uint32_t tag_group = UINT32_C(1) << 31;
 
-static void advance(struct supervisor *self, struct tr_box *box);
+static void supervisor_advance(struct supervisor *self, struct tr_box *box);
 
 /* ---- called by children --------------------------------------------------------------------- */
 
@@ -132,7 +132,7 @@ static const struct tr_child *row_of(const struct supervisor *self, uint32_t ind
 }
 
 /* The child that a notice is of; NULL: a spawned one that found no place. */
-static struct child *child_of(struct supervisor *self, const struct child_notice *notice)
+static struct child *supervisor_child_of(struct supervisor *self, const struct child_notice *notice)
 {
     if (notice->index != CHILD_SPAWNED)
         return &self->children[notice->index];
@@ -150,7 +150,7 @@ static void child_op(struct child *child, enum tr__op op)
         "out of memory while telling a supervised actor");
 }
 
-static void child_start(struct child *child)
+static void supervisor_child_start(struct child *child)
 {
     enum tr__op op = child->state == CHILD_NEW ? OP_START_SUCCESSOR : OP_RESTART;
 
@@ -199,7 +199,7 @@ static bool start_group(struct supervisor *self)
         struct child *child = &self->children[i];
 
         if (child->state == CHILD_NEW || (child->state == CHILD_AT_REST && child->due))
-            child_start(child);
+            supervisor_child_start(child);
         if (child->state == CHILD_STARTING || child->state == CHILD_AT_REST)
             return true;
     }
@@ -232,8 +232,8 @@ static void on_due(struct supervisor *self, struct tr_box *box, uint32_t tag)
     if (tag == tag_group && self->phase == GROUP_BACKOFF)
         start_from(self, self->group_first);
     else if (tag != tag_group && self->children[tag].state == CHILD_AT_REST)
-        child_start(&self->children[tag]);
-    advance(self, box);
+        supervisor_child_start(&self->children[tag]);
+    supervisor_advance(self, box);
 }
 
 static void wait_backoff(struct supervisor *self, struct tr_box *box, uint32_t index, uint32_t tag)
@@ -278,7 +278,7 @@ static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index
         self->group_first = index;
     self->group_cause = index;
     self->phase = GROUP_RESTING;
-    advance(self, box);
+    supervisor_advance(self, box);
 }
 
 /* Stop all children, or bring them to rest, the last one first and one at a time. */
@@ -301,7 +301,7 @@ static void stop_children(struct supervisor *self, struct tr_box *box)
 }
 
 /* Take the next step of the stop, rest or start that is under way. */
-static void advance(struct supervisor *self, struct tr_box *box)
+static void supervisor_advance(struct supervisor *self, struct tr_box *box)
 {
     if (self->stopping) {
         stop_children(self, box);
@@ -321,13 +321,13 @@ static void advance(struct supervisor *self, struct tr_box *box)
 }
 
 /* OP_CHILD_DOWN: a child has started, crashed, come to rest or ended. */
-static void on_child(struct supervisor *self, struct tr_box *box, const void *payload)
+static void supervisor_on_child(struct supervisor *self, struct tr_box *box, const void *payload)
 {
     struct child_notice notice;
     struct child *child;
 
     memcpy(&notice, payload, sizeof notice);
-    child = child_of(self, &notice);
+    child = supervisor_child_of(self, &notice);
     if (child == NULL) {
         if (notice.gone)
             tr__box_unpin(notice.box, 1);
@@ -356,7 +356,7 @@ static void on_child(struct supervisor *self, struct tr_box *box, const void *pa
             return;
         }
     }
-    advance(self, box);
+    supervisor_advance(self, box);
 }
 
 /* OP_CHILD_ADD: an actor was spawned under this supervisor. */
@@ -380,8 +380,8 @@ static void on_add(struct supervisor *self, struct tr_box *box, const void *payl
     child = &self->children[i];
     *child = (struct child){ .box = added, .state = CHILD_NEW };
     if (!self->stopping && self->phase == GROUP_NONE)
-        child_start(child);
-    advance(self, box);
+        supervisor_child_start(child);
+    supervisor_advance(self, box);
 }
 
 void tr__supervisor_op(
@@ -390,12 +390,12 @@ void tr__supervisor_op(
     if (op == OP_CHILD_ADD)
         on_add(worker->ctx.self, box, payload);
     else
-        on_child(worker->ctx.self, box, payload);
+        supervisor_on_child(worker->ctx.self, box, payload);
 }
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next supervisor_handle(void *state, struct tr_context *ctx, void *message)
 {
     (void)state;
     (void)ctx;
@@ -403,14 +403,15 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
     return TR_GO;
 }
 
-static enum tr_next on_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next supervisor_on_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     if (event->kind == TR_EVENT_TIMER)
         on_due(state, ctx->box, event->tag);
     return TR_GO;
 }
 
-static int start(void *state, struct tr_context *ctx)
+static int supervisor_start(void *state, struct tr_context *ctx)
 {
     struct supervisor *self = state;
 
@@ -418,19 +419,19 @@ static int start(void *state, struct tr_context *ctx)
     tr__restarts_reset(&self->restarts);
     self->starting = true;
     start_from(self, 0);
-    advance(self, ctx->box);
+    supervisor_advance(self, ctx->box);
     return 0;
 }
 
-/* Its children are at rest and keep their boxes; start() has the rest. */
-static int reset(void *state, enum tr_why why)
+/* Its children are at rest and keep their boxes; supervisor_start() has the rest. */
+static int supervisor_reset(void *state, enum tr_why why)
 {
     (void)state;
     (void)why;
     return 0;
 }
 
-static void stop(void *state, struct tr_context *ctx, enum tr_why why)
+static void supervisor_stop(void *state, struct tr_context *ctx, enum tr_why why)
 {
     struct supervisor *self = state;
 
@@ -439,10 +440,10 @@ static void stop(void *state, struct tr_context *ctx, enum tr_why why)
     self->resting = tr__get(ctx->box->status) & STATUS_RESTING;
     /* Something is outstanding until stop_children() has seen all of them down. */
     tr__set(ctx->box->asks, 1);
-    advance(self, ctx->box);
+    supervisor_advance(self, ctx->box);
 }
 
-static void finish(void *state)
+static void supervisor_finish(void *state)
 {
     struct supervisor *self = state;
 
@@ -468,17 +469,17 @@ static void finish(void *state)
 static const struct tr_type supervisor_type = {
     .name = "supervisor",
     .state_size = sizeof(struct supervisor),
-    .start = start,
-    .handle = handle,
-    .event = on_event,
-    .stop = stop,
-    .finish = finish,
-    .reset = reset,
+    .start = supervisor_start,
+    .handle = supervisor_handle,
+    .event = supervisor_on_event,
+    .stop = supervisor_stop,
+    .finish = supervisor_finish,
+    .reset = supervisor_reset,
 };
 
 /* ---- building the tree ---------------------------------------------------------------------- */
 
-static int supervisor_make(
+static int supervisor_create(
     struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box);
 
 /* Without a reset hook the state given at the start is copied in again at a restart. */
@@ -493,7 +494,7 @@ static int keep_initial(struct tr__ext *ext, const struct tr_type *type, const v
     return 0;
 }
 
-static int child_make(struct tr_system *system, struct tr_box *parent, const struct tr_child *row,
+static int child_create(struct tr_system *system, struct tr_box *parent, const struct tr_child *row,
     uint32_t index, struct child *child)
 {
     struct tr_spawn_options options = {
@@ -503,9 +504,9 @@ static int child_make(struct tr_system *system, struct tr_box *parent, const str
     int rc;
 
     if (row->supervisor != NULL)
-        rc = supervisor_make(system, row->supervisor, &child->box);
+        rc = supervisor_create(system, row->supervisor, &child->box);
     else
-        rc = tr__box_make(system, row->type, row->state, &options, STATUS_WAITING, &child->box);
+        rc = tr__box_create(system, row->type, row->state, &options, STATUS_WAITING, &child->box);
     if (rc < 0)
         return rc;
     ext = tr__ext_get(child->box);
@@ -580,7 +581,7 @@ static void supervisor_discard(struct tr_box *box)
     tr__box_discard(box);
 }
 
-static int supervisor_make(
+static int supervisor_create(
     struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box)
 {
     struct tr_spawn_options options = { .name = table->name != NULL ? table->name : "supervisor" };
@@ -601,7 +602,7 @@ static int supervisor_make(
     if (rc == 0 && self.children == NULL)
         rc = TR_ENOMEM;
     if (rc == 0)
-        rc = tr__box_make(system, &supervisor_type, &self, &options,
+        rc = tr__box_create(system, &supervisor_type, &self, &options,
             STATUS_WAITING | STATUS_SUPERVISOR | STATUS_SLOW, &box);
     if (rc < 0) {
         base_free(self.children);
@@ -611,7 +612,7 @@ static int supervisor_make(
     for (uint32_t i = table->child_count; i < place_count(table); i++)
         self.children[i].state = CHILD_GONE;
     for (uint32_t i = 0; i < table->child_count; i++) {
-        rc = child_make(system, box, &table->children[i], i, &self.children[i]);
+        rc = child_create(system, box, &table->children[i], i, &self.children[i]);
         if (rc < 0) {
             supervisor_discard(box);
             return rc;
@@ -658,7 +659,7 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
 
     if (tr__get(system->ending))
         return TR_ECLOSED;
-    rc = supervisor_make(system, table, &box);
+    rc = supervisor_create(system, table, &box);
     if (rc < 0)
         return rc;
     /* Made while the tree can still be taken back. */

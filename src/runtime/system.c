@@ -81,7 +81,7 @@ static void locks_init(struct tr_system *system)
         pthread_mutex_init(&system->locks[i], NULL);
 }
 
-static void locks_finish(struct tr_system *system)
+static void locks_fini(struct tr_system *system)
 {
     for (uint32_t i = 0; i < LOCKS; i++)
         pthread_mutex_destroy(&system->locks[i]);
@@ -125,9 +125,9 @@ static void worker_destroy(struct tr__worker *worker)
 
 static void system_free(struct tr_system *system)
 {
-    tr__processes_finish(system);
-    tr__snapshot_finish(system);
-    tr__memory_finish(system);
+    tr__processes_stop(system);
+    tr__snapshot_fini(system);
+    tr__memory_fini(system);
     for (uint32_t i = 0; system->workers != NULL && i < system->worker_count; i++)
         worker_destroy(system->workers[i]);
     worker_destroy(system->foreign);
@@ -141,7 +141,7 @@ static void system_free(struct tr_system *system)
     base_free(system->work_ids);
     tr__fd_chunks_free(system);
     base_free(system->signals);
-    locks_finish(system);
+    locks_fini(system);
     tr__free_line(system);
 }
 
@@ -197,7 +197,7 @@ static int start_threads(struct tr_system *system)
     return 0;
 }
 
-int tr__system_make(
+int tr__system_create(
     const struct tr_system_options *options, struct tr_sim *sim, struct tr_system **ret_system)
 {
     static const struct tr_system_options none = { 0 };
@@ -241,7 +241,7 @@ int tr__system_make(
         if (system->workers[i] == NULL)
             goto fail;
     }
-    rc = tr__reserve_make(system);
+    rc = tr__reserve_fill(system);
     if (rc < 0)
         goto fail;
     if (o->signals != NULL) {
@@ -271,7 +271,7 @@ int tr_system_create(const struct tr_system_options *options, struct tr_system *
     struct tr_system_options copy;
 
     options = tr__options_view(options, &copy, sizeof copy, SYSTEM_OPTIONS_FIRST);
-    return options == NULL ? TR_EUNSUPPORTED : tr__system_make(options, NULL, ret_system);
+    return options == NULL ? TR_EUNSUPPORTED : tr__system_create(options, NULL, ret_system);
 }
 
 /* ---- ending --------------------------------------------------------------------------------- */
@@ -292,7 +292,7 @@ static bool kill_box(void *data, struct tr_box *box)
         return true;
     killing->worker->ctx.box = box;
     killing->worker->ctx.self = tr__box_self(box);
-    tr__box_finish(killing->worker, box, TR_WHY_KILLED);
+    tr__box_end(killing->worker, box, TR_WHY_KILLED);
     killing->worker->ctx.box = NULL;
     killing->killed++;
     return true;
@@ -303,7 +303,7 @@ void tr__system_end(struct tr_system *system)
     struct killing killing = { .worker = system->workers[0] };
 
     join_workers(system);
-    tr__work_pool_finish(system);
+    tr__work_pool_stop(system);
     /* This thread owns everything now. */
     tr__self = system->workers[0];
     do {
@@ -411,7 +411,7 @@ static int join_driven(struct tr_system *system, uint64_t until)
     return 0;
 }
 
-static int join(struct tr_system *system, uint64_t timeout_ns)
+static int system_join(struct tr_system *system, uint64_t timeout_ns)
 {
     uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(tr__now(system), timeout_ns);
     int rc = 0;
@@ -447,13 +447,13 @@ static void report_holders(struct tr_system *system)
 
 int tr_system_join(struct tr_system *system, uint64_t timeout_ns)
 {
-    int rc = join(system, timeout_ns != 0 ? timeout_ns : join_report_ns);
+    int rc = system_join(system, timeout_ns != 0 ? timeout_ns : join_report_ns);
 
     if (rc != TR_ETIMEOUT)
         return rc;
     report_holders(system);
     /* Logged once. In a simulation with nothing left to do this returns at once. */
-    return timeout_ns != 0 ? rc : join(system, 0);
+    return timeout_ns != 0 ? rc : system_join(system, 0);
 }
 
 /* ---- drain: every actor, the last started first --------------------------------------------- */
@@ -468,7 +468,7 @@ struct draining {
     size_t count, capacity;
 };
 
-static bool collect(void *data, struct tr_box *box)
+static bool system_collect(void *data, struct tr_box *box)
 {
     struct draining *draining = data;
     pthread_mutex_t *lock;
@@ -507,7 +507,7 @@ static int tell_all(struct tr_system *system)
     draining.list = base_alloc(draining.capacity * sizeof *draining.list);
     if (draining.list == NULL)
         return TR_ENOMEM;
-    tr__slots_each(system, collect, &draining);
+    tr__slots_each(system, system_collect, &draining);
     qsort(draining.list, draining.count, sizeof *draining.list, later_first);
     for (size_t i = 0; i < draining.count; i++) {
         rc = tr_stop(draining.list[i].weak);
@@ -533,7 +533,7 @@ int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
         if (now >= until)
             break;
         /* Not too long: the stopping actors may have started others. */
-        rc = join(system, until - now < DRAIN_LOOK_NS ? until - now : DRAIN_LOOK_NS);
+        rc = system_join(system, until - now < DRAIN_LOOK_NS ? until - now : DRAIN_LOOK_NS);
         if (rc != TR_ETIMEOUT)
             return rc;
         if (system->sim != NULL && told == 0)

@@ -109,7 +109,7 @@ struct tr_system {
 
 /* ---- life: system.c ------------------------------------------------------------------------- */
 
-int tr__system_make(
+int tr__system_create(
     const struct tr_system_options *options, struct tr_sim *sim, struct tr_system **ret_system);
 /* Kill every actor. The memory stays. */
 void tr__system_end(struct tr_system *system);

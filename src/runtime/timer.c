@@ -303,7 +303,7 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
     return 0;
 }
 
-static struct tr__timer_entry *entry_of(struct tr__ext *ext, uint64_t id)
+static struct tr__timer_entry *timer_entry_of(struct tr__ext *ext, uint64_t id)
 {
     uint32_t index = (uint32_t)id & ((1u << TIMER_INDEX_BITS) - 1);
     struct tr__timer_entry *entry;
@@ -326,7 +326,7 @@ static void entry_free(struct tr__ext *ext, struct tr__timer_entry *entry)
 bool tr__actor_timer_stop(struct tr_box *box, uint64_t id)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
-    struct tr__timer_entry *entry = entry_of(ext, id);
+    struct tr__timer_entry *entry = timer_entry_of(ext, id);
 
     if (entry == NULL || entry->stopped)
         return false;
@@ -344,7 +344,7 @@ bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_
     struct tr_event *event, bool *ret_grace)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
-    struct tr__timer_entry *entry = entry_of(ext, opt);
+    struct tr__timer_entry *entry = timer_entry_of(ext, opt);
 
     if (entry == NULL)
         return false;
@@ -386,7 +386,7 @@ static void rebuild_free(struct tr__ext *ext)
 }
 
 /* The actor ends or restarts. Cells on the way find nothing: the generation has moved on. */
-void tr__actor_timers_finish(struct tr_box *box, struct tr__ext *ext)
+void tr__actor_timers_fini(struct tr_box *box, struct tr__ext *ext)
 {
     bool gone = atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE;
 

@@ -76,6 +76,6 @@ bool tr__actor_timer_stop(struct tr_box *box, uint64_t id);
 /* Fill the event of a TIMER cell and free a one-shot timer. False if the timer was stopped. */
 bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_t opt,
     struct tr_event *event, bool *ret_grace);
-void tr__actor_timers_finish(struct tr_box *box, struct tr__ext *ext);
+void tr__actor_timers_fini(struct tr_box *box, struct tr__ext *ext);
 
 #endif

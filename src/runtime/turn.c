@@ -121,7 +121,7 @@ static bool slow_round(
         return *verdict != VERDICT_GONE;
     }
     if (status & STATUS_STOPPING && tr__get(box->asks) == 0) {
-        *verdict = tr__end_stop(worker, box);
+        *verdict = tr__actor_stopped(worker, box);
         return *verdict != VERDICT_GONE;
     }
     if (status & STATUS_RESTING) /* messages are for the next life; events came with control */
@@ -176,14 +176,14 @@ static bool slow_end(
     }
     if (word & WORD_SENDERLESS && !runnable && tr__word_cell(word) == NULL &&
         tr__get(box->asks) == 0 && !(status & (BLOCKED | STATUS_STOPPING))) {
-        *verdict = tr__begin_stop(worker, box, TR_WHY_DONE, false);
+        *verdict = tr__actor_stop(worker, box, TR_WHY_DONE, false);
         return *verdict == VERDICT_GONE;
     }
     if (status & STATUS_REGISTERED && !runnable && tr__word_cell(word) == NULL &&
         !(status & (BLOCKED | STATUS_STOPPING)) &&
         tr__registry_is_closing(tr__ext_of(box)->entry) &&
         tr__registry_may_end(box, tr__ext_of(box)->entry, false)) {
-        *verdict = tr__begin_stop(worker, box, TR_WHY_PASSIVATED, false);
+        *verdict = tr__actor_stop(worker, box, TR_WHY_PASSIVATED, false);
         return *verdict == VERDICT_GONE;
     }
     new = (word & ~WORD_SCHED) - *counted *WORD_COUNT_ONE;
@@ -237,7 +237,7 @@ static tr__noinline bool leave_quickly(struct tr__worker *worker, struct tr_box 
 }
 
 /* Turn a chain round, oldest first, up to but without `stop`, and add up the cells' flags. */
-static inline struct tr__cell *reversed(
+static inline struct tr__cell *turn_reversed(
     struct tr__cell *newest, const struct tr__cell *stop, uint32_t *flags)
 {
     struct tr__cell *list = NULL, *next;
@@ -339,7 +339,8 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
             memory_order_acquire))
         return false;
     turn->last = tr__word_cell(word);
-    turn->list = turn->last == turn->top ? NULL : reversed(turn->last, turn->top, &turn->flags);
+    turn->list =
+        turn->last == turn->top ? NULL : turn_reversed(turn->last, turn->top, &turn->flags);
     turn->word = (word & ~WORD_ARRIVED) - turn->counted * WORD_COUNT_ONE;
     turn->counted = 0;
     if (turn->top != NULL)
@@ -477,7 +478,7 @@ static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
         turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
         if (turn.list == NULL) {
             turn.last = turn.top = tr__word_cell(turn.word);
-            turn.list = reversed(turn.top, NULL, &turn.flags);
+            turn.list = turn_reversed(turn.top, NULL, &turn.flags);
         }
         turn_loop(worker, box, &turn, worker->turn_budget);
     }

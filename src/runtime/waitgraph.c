@@ -51,7 +51,7 @@ struct tr_box *tr__wait_target(uint64_t edge)
 }
 
 /* Return the length of the circle that the box's edge is part of, 0 if there is none. */
-static uint32_t walk(const struct tr_box *box, uint64_t first, uint64_t *edges, bool verify)
+static uint32_t wait_walk(const struct tr_box *box, uint64_t first, uint64_t *edges, bool verify)
 {
     uint64_t edge = first;
 
@@ -71,7 +71,8 @@ static uint32_t walk(const struct tr_box *box, uint64_t first, uint64_t *edges, 
     return 0;
 }
 
-static void report(struct tr_box *box, const uint64_t *edges, uint32_t length, const char *what)
+static void wait_report(
+    struct tr_box *box, const uint64_t *edges, uint32_t length, const char *what)
 {
     char text[512], name[64];
     int used = snprintf(text, sizeof text, "%s", tr__box_name(box, name, sizeof name));
@@ -84,7 +85,7 @@ static void report(struct tr_box *box, const uint64_t *edges, uint32_t length, c
 
 /* Publish an edge and walk. 0, or the length of the circle it would close: then it is withdrawn
  * again. */
-static uint32_t begin(
+static uint32_t wait_publish(
     struct tr_box *box, struct tr_box *on, uint8_t life, uint64_t *edges, uint64_t *ret_edge)
 {
     uint64_t sequence = (tr__get(box->waiting_on) >> 56) + 1;
@@ -96,29 +97,29 @@ static uint32_t begin(
     atomic_store_explicit(&box->waiting_on, edge, memory_order_seq_cst);
     *ret_edge = edge;
     tr__point();
-    length = walk(box, edge, edges, false);
-    if (length == 0 || walk(box, edge, edges, true) != length)
+    length = wait_walk(box, edge, edges, false);
+    if (length == 0 || wait_walk(box, edge, edges, true) != length)
         return 0;
-    tr__wait_end(box);
+    tr__wait_stop(box);
     return length;
 }
 
-int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence)
+int tr__wait_start(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence)
 {
     uint64_t edges[CYCLE_MAX] = { 0 }, edge;
     uint32_t length;
 
     tr__point();
-    length = begin(box, on, hold_sequence, edges, &edge);
+    length = wait_publish(box, on, hold_sequence, edges, &edge);
     tr__point();
     if (length == 0)
         return 0;
-    report(box, edges, length, "hold");
+    wait_report(box, edges, length, "hold");
     return TR_EDEADLOCK;
 }
 
 /* Keeps the sequence. */
-void tr__wait_end(struct tr_box *box)
+void tr__wait_stop(struct tr_box *box)
 {
     uint64_t edge = tr__get(box->waiting_on);
 
@@ -154,10 +155,10 @@ int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
         tr__point();
     } while (!atomic_compare_exchange_weak_explicit(
         &box->waiting_on, &edge, moved, memory_order_seq_cst, memory_order_seq_cst));
-    length = walk(box, moved, edges, false);
-    if (length == 0 || walk(box, moved, edges, true) != length)
+    length = wait_walk(box, moved, edges, false);
+    if (length == 0 || wait_walk(box, moved, edges, true) != length)
         return 0;
-    report(box, edges, length, "hold, forwarded");
+    wait_report(box, edges, length, "hold, forwarded");
     tr__wait_clear(box, hold_sequence);
     return TR_EDEADLOCK;
 }
@@ -169,7 +170,7 @@ static void waiters_flag(struct tr_box *on)
     atomic_fetch_or_explicit(&on->word, WORD_WAITERS, memory_order_seq_cst);
 }
 
-static bool has_room(const struct tr_box *on)
+static bool box_has_room(const struct tr_box *on)
 {
     uint64_t word = atomic_load_explicit(&on->word, memory_order_seq_cst);
 
@@ -192,7 +193,7 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 
     /* An actor that is parked already handled a control message: it stays parked once. */
     if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING | STATUS_PARKED) ||
-        has_room(on))
+        box_has_room(on))
         return false;
     /* Allocate the wake-up now: unparking must not fail for want of memory. */
     cell = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
@@ -207,8 +208,8 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
         tr__point();
         /* The flag is published. If there is room by now, the turn that made it may have missed the
          * flag. */
-        if (!has_room(on)) {
-            circle = begin(box, on, 0, edges, &waiter->edge);
+        if (!box_has_room(on)) {
+            circle = wait_publish(box, on, 0, edges, &waiter->edge);
             parked = circle == 0;
         }
         if (parked) {
@@ -228,7 +229,7 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
         tr__cell_free(worker, cell);
     if (circle > 0) {
         if (!mine->circle_reported)
-            report(box, edges, circle, "full boxes");
+            wait_report(box, edges, circle, "full boxes");
         mine->circle_reported = true;
         tr__add(worker->counters.overshoots, 1);
     }
@@ -236,7 +237,7 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 }
 
 /* Under the lock of the box it waits for. */
-static void wake(struct tr__waiter *waiter)
+static void waiter_wake(struct tr__waiter *waiter)
 {
     struct tr_box *box = waiter->box;
     struct tr__cell *cell = waiter->wake;
@@ -273,7 +274,7 @@ bool tr__unpark(struct tr_box *on)
 
         ext->unpark_batch = count < 64 ? 2 * count : count;
         for (; count > 0 && !tr__list_is_empty(&ext->waiters); count--)
-            wake(tr__container(ext->waiters.next, struct tr__waiter, link));
+            waiter_wake(tr__container(ext->waiters.next, struct tr__waiter, link));
         more = !tr__list_is_empty(&ext->waiters);
     }
     if (!more)
@@ -291,7 +292,7 @@ void tr__unpark_all(struct tr_box *on)
     atomic_fetch_and_explicit(&on->word, ~WORD_WAITERS, memory_order_seq_cst);
     ext = atomic_load_explicit(&on->ext, memory_order_acquire);
     while (ext != NULL && !tr__list_is_empty(&ext->waiters))
-        wake(tr__container(ext->waiters.next, struct tr__waiter, link));
+        waiter_wake(tr__container(ext->waiters.next, struct tr__waiter, link));
     pthread_mutex_unlock(lock);
 }
 
@@ -346,7 +347,7 @@ void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool fo
         tr__list_add(&ext->waiters, &waiter->link);
         waiter->linked = true;
         waiters_flag(on);
-        if (for_room ? has_room(on)
+        if (for_room ? box_has_room(on)
                      : !!(atomic_load_explicit(&on->word, memory_order_seq_cst) & WORD_GONE))
             tr__set(waiter->woken, 1);
     }

@@ -33,9 +33,9 @@ struct tr__waiter {
 
 /* Publish that `box` waits for `on`. TR_EDEADLOCK if that closes a circle: the edge is
  * withdrawn. */
-int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence);
+int tr__wait_start(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence);
 /* Withdraw the edge: the actor in whose turn this is waits no more. */
-void tr__wait_end(struct tr_box *box);
+void tr__wait_stop(struct tr_box *box);
 /* Clear the edge of this hold before its answer is sent. Leaves the edge of a later hold alone. */
 void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence);
 /* Point the edge of this hold to the actor that must answer now. TR_EDEADLOCK if that closes a

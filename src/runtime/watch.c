@@ -25,14 +25,14 @@
 #include "runtime/system.h"
 #include "runtime/worker.h"
 
-static bool is_gone(const struct tr_box *target, uint64_t generation)
+static bool watch_is_gone(const struct tr_box *target, uint64_t generation)
 {
     return tr__get(target->generation) != generation ||
            atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
 }
 
 /* Allocate a watch and its notice. No list has it yet. */
-static struct tr__watch *watch_make(
+static struct tr__watch *watch_create(
     struct tr_box *watcher, tr_weak target, uint32_t tag, bool is_link)
 {
     struct tr_system *system = watcher->system;
@@ -70,11 +70,11 @@ static int watch_attach(struct tr__watch *watch)
     struct tr_box *target = watch->target;
     pthread_mutex_t *lock = tr__box_lock(target);
     struct tr__ext *theirs =
-        is_gone(target, watch->target_generation) ? NULL : tr__ext_get_locked(target);
+        watch_is_gone(target, watch->target_generation) ? NULL : tr__ext_get_locked(target);
     int rc = 0;
 
     /* Check again: the target may have ended, and its slot been reused, since the first check. */
-    if (is_gone(target, watch->target_generation))
+    if (watch_is_gone(target, watch->target_generation))
         rc = TR_ECLOSED;
     else if (theirs == NULL)
         rc = TR_ENOMEM;
@@ -100,7 +100,7 @@ static bool is_failure(enum tr_why why)
 }
 
 /* Under the target's lock: the watch has done its duty. */
-static void notify(struct tr__watch *watch, enum tr_why why)
+static void watch_notify(struct tr__watch *watch, enum tr_why why)
 {
     struct tr__cell *cell = watch->cell;
     int status = (int)why;
@@ -117,12 +117,12 @@ static void notify(struct tr__watch *watch, enum tr_why why)
 }
 
 /* The target ends: its watchers hear of it. */
-void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
 {
     pthread_mutex_t *lock = tr__box_lock(box);
 
     while (!tr__list_is_empty(&ext->watchers))
-        notify(tr__container(ext->watchers.next, struct tr__watch, by_target), why);
+        watch_notify(tr__container(ext->watchers.next, struct tr__watch, by_target), why);
     pthread_mutex_unlock(lock);
 }
 
@@ -137,7 +137,7 @@ void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
 
         next = link->next;
         if (watch->is_link)
-            notify(watch, why);
+            watch_notify(watch, why);
     }
     pthread_mutex_unlock(lock);
 }
@@ -162,7 +162,7 @@ uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
 }
 
 /* The watcher ends or restarts. */
-void tr__watching_finish(struct tr_box *box, struct tr__ext *ext)
+void tr__watching_fini(struct tr_box *box, struct tr__ext *ext)
 {
     (void)box;
     while (ext->watching != NULL) {
@@ -182,7 +182,7 @@ int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag)
 
     if (target.box == NULL || target.box->system != ctx->worker->system)
         return TR_EINVAL;
-    watch = mine == NULL ? NULL : watch_make(ctx->box, target, tag, false);
+    watch = mine == NULL ? NULL : watch_create(ctx->box, target, tag, false);
     if (watch == NULL)
         return TR_ENOMEM;
     rc = watch_attach(watch);
@@ -238,8 +238,8 @@ int tr_link(struct tr_context *ctx, tr_weak target)
         return TR_EINVAL;
     if (ext == NULL)
         return TR_ENOMEM;
-    mine = watch_make(ctx->box, target, 0, true);
-    theirs = watch_make(target.box, tr_self(ctx), 0, true);
+    mine = watch_create(ctx->box, target, 0, true);
+    theirs = watch_create(target.box, tr_self(ctx), 0, true);
     cell = tr__event_cell(
         ctx->worker->system, CELL_OP, (uint32_t)target.generation, OP_LINK, &theirs, sizeof theirs);
     rc = mine == NULL || theirs == NULL || cell == NULL ? TR_ENOMEM : watch_attach(mine);

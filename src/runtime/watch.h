@@ -28,11 +28,11 @@ struct tr__watch {
 };
 
 /* Notify the watchers of an actor that ends. */
-void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
+void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 /* Notify the links of an actor that restarts: a link is for one life, a watch for the actor. */
 void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 /* Free the watches of an actor that ends or restarts. */
-void tr__watching_finish(struct tr_box *box, struct tr__ext *ext);
+void tr__watching_fini(struct tr_box *box, struct tr__ext *ext);
 /* Free the watch whose notice is being handled. Returns the target's id; 0 if it was unwatched. */
 uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell);
 /* Take over the half of a link that OP_LINK brings. */

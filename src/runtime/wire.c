@@ -54,14 +54,14 @@ static uint64_t get_number(const unsigned char *from, uint32_t size)
     return number;
 }
 
-void tr__wire_finish(struct tr__wire_buffer *buffer)
+void tr__wire_fini(struct tr__wire_buffer *buffer)
 {
     base_free(buffer->bytes);
     *buffer = (struct tr__wire_buffer){ 0 };
 }
 
 /* Room for `size` more bytes behind the end. */
-static int make_room(struct tr__wire_buffer *buffer, size_t size)
+static int wire_make_room(struct tr__wire_buffer *buffer, size_t size)
 {
     size_t used = tr__wire_size(buffer), capacity;
     unsigned char *bytes;
@@ -89,7 +89,7 @@ static int make_room(struct tr__wire_buffer *buffer, size_t size)
 }
 
 /* An empty buffer starts over; one that a large frame has made large gives its memory back. */
-static void consume(struct tr__wire_buffer *buffer, size_t size)
+static void wire_consume(struct tr__wire_buffer *buffer, size_t size)
 {
     buffer->start += size;
     if (buffer->start < buffer->end)
@@ -100,7 +100,7 @@ static void consume(struct tr__wire_buffer *buffer, size_t size)
 static void shrink_if_empty(struct tr__wire_buffer *buffer)
 {
     if (tr__wire_size(buffer) == 0 && buffer->capacity > KEEP_BYTES_MAX)
-        tr__wire_finish(buffer);
+        tr__wire_fini(buffer);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ int tr__wire_put(struct tr__wire_buffer *buffer, const struct tr__wire_frame *fr
 {
     int rc;
 
-    rc = make_room(buffer, WIRE_HEADER + (size_t)frame->size);
+    rc = wire_make_room(buffer, WIRE_HEADER + (size_t)frame->size);
     if (rc < 0)
         return rc;
     tr__wire_header(buffer->bytes + buffer->end, frame);
@@ -133,7 +133,7 @@ int tr__wire_put_bytes(struct tr__wire_buffer *buffer, const void *bytes, size_t
 {
     int rc;
 
-    rc = make_room(buffer, size);
+    rc = wire_make_room(buffer, size);
     if (rc < 0)
         return rc;
     memcpy(buffer->bytes + buffer->end, bytes, size);
@@ -195,7 +195,7 @@ int tr__wire_take(struct tr__wire_buffer *buffer, enum tr__wire_way way, uint32_
         return TR_EPROTO;
     if (there < size + 4)
         return 0;
-    consume(buffer, (size_t)size + 4);
+    wire_consume(buffer, (size_t)size + 4);
     *ret_frame = frame;
     return 1;
 }
@@ -214,7 +214,7 @@ int tr__wire_send(struct tr__wire_buffer *buffer, int fd)
             continue;
         if (sent < 0)
             return errno == EAGAIN ? TR_EAGAIN : TR_ECLOSED;
-        consume(buffer, (size_t)sent);
+        wire_consume(buffer, (size_t)sent);
     }
     shrink_if_empty(buffer);
     return 0;
@@ -233,7 +233,7 @@ int tr__wire_receive(struct tr__wire_buffer *buffer, int fd)
         if (whole > there && whole - there > wanted)
             wanted = whole - there;
     }
-    rc = make_room(buffer, wanted);
+    rc = wire_make_room(buffer, wanted);
     if (rc < 0)
         return rc;
     if (base_fault_hit())

@@ -55,7 +55,7 @@ struct tr__wire_buffer {
     size_t start, end, capacity;
 };
 
-void tr__wire_finish(struct tr__wire_buffer *buffer);
+void tr__wire_fini(struct tr__wire_buffer *buffer);
 static inline size_t tr__wire_size(const struct tr__wire_buffer *buffer)
 {
     return buffer->end - buffer->start;

@@ -159,7 +159,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
 }
 
 /* All threads end after the work that is queued. */
-void tr__work_pool_finish(struct tr_system *system)
+void tr__work_pool_stop(struct tr_system *system)
 {
     pthread_mutex_lock(&system->work_lock);
     system->work_ending = true;

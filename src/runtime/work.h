@@ -30,6 +30,6 @@ void tr__work_dropped(struct tr__work *work);
 /* Run one unit of queued work; in a simulation only. False if there is none. */
 bool tr__work_run_one(struct tr_system *system);
 /* Run what is queued and end the threads. */
-void tr__work_pool_finish(struct tr_system *system);
+void tr__work_pool_stop(struct tr_system *system);
 
 #endif

@@ -204,8 +204,10 @@ tr__noinline int tr__push_slow(
 
             if (rc <= 0)
                 return rc;
-            if (rc == FULL_OVERSHOOT)
+            if (rc == FULL_OVERSHOOT) {
                 limit = box->capacity_hard;
+                continue; /* with the word the policy saw */
+            }
         }
         word = tr__get(box->word);
     }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* condition.c: conditional requests (RFC 9110 13) and what a client accepts (12.5.3). */
+/* condition.c: conditional requests (RFC 9110 13) and accepted encodings (12.5.3). */
 #include <string.h>
 
 #include "http/http.h"
 
-/* The next entity tag of a list, with its quotes; false at the end or at something else. */
+/* Take the next entity tag of a list, with its quotes. Returns false at the end or at a malformed
+ * tag. */
 static bool etag_next(struct span *list, struct span *ret_tag, bool *ret_weak)
 {
     const char *at = list->at, *end = list->at + list->size, *close;
@@ -34,7 +35,7 @@ static struct span etag_opaque(struct span etag)
     return etag_is_weak(etag) ? (struct span){ etag.at + 2, etag.size - 2 } : etag;
 }
 
-/* Strong comparison: both strong and equal; weak: equal. */
+/* Compare with each tag. The strong comparison needs two strong tags. */
 static bool etag_list_has(struct span list, struct span etag, bool strong)
 {
     struct span tag;
@@ -60,7 +61,7 @@ unsigned http_condition(const struct http_request *request, struct span etag, ui
     struct span value;
     uint64_t since;
 
-    /* The order is the standard's: 13.2.2. */
+    /* The order is that of section 13.2.2. */
     value = http_header(request, "If-Match");
     if (value.at != NULL) {
         if (!etag_list_has(value, etag, true))
@@ -90,11 +91,11 @@ bool http_if_range(const struct http_request *request, struct span etag, uint64_
         return true;
     if (value.size > 0 && (value.at[0] == '"' || span_starts(value, "W/")))
         return !etag_is_weak(value) && !etag_is_weak(etag) && span_equal(value, etag);
-    /* A date must be exact: a file may change twice in a second. */
+    /* A date must be equal: a file may change twice in a second. */
     return http_date_parse(value, &since) && modified_s != 0 && since == modified_s;
 }
 
-/* q of an element "gzip;q=0.5", in thousandths; 1000 without one, -1 if malformed. */
+/* Returns q of an element such as "gzip;q=0.5" in thousandths: 1000 without q, -1 if malformed. */
 static int quality_of(struct span parameters)
 {
     const char *at = parameters.at, *end = at + parameters.size;

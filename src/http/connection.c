@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* connection.c: the actor of one client.
  *
- * Every turn is the same: note what happened, let the transport run, send what there is in one
- * write, set the timer, and see whether this is the end.
+ * Every turn has the same steps: record the event, run the transport, send the output in one write,
+ * set the timer, and check whether the connection is over.
  *
  * Invariants:
- *   1. The descriptor is watched edge-triggered for as long as it is open: no call per request.
- *      is_readable stays true until a read met the end of what is there.
- *   2. There is one timer, armed not later than the http_earliest deadline. A deadline that moves away
- *      is noticed when the timer fires; so a busy connection sets it about once a minute.
- *   3. After is_gone nothing is read or written; the actor lives on until the events of its
+ *   1. The descriptor is watched edge-triggered while it is open, so a request needs no epoll_ctl.
+ *      is_readable stays true until a read finds the socket empty.
+ *   2. There is one timer, never later than the earliest deadline. A deadline that moved away is
+ *      noticed when the timer fires, so a busy connection sets it about once a minute.
+ *   3. After LIFE_GONE nothing is read or written. The actor lives on until the events of its
  *      requests have come, since they own memory. */
 #include "http/connection.h"
 
@@ -27,7 +27,7 @@ enum {
     RETRY_NS = 1000000,
     ROUNDS_MAX = 64,
     CAPACITY = 1024,
-    TURN_BYTES = 1 << 20, /* to read in one turn: others wait */
+    TURN_BYTES = 1 << 20, /* one turn reads at most this, then other actors run */
 };
 
 /* ---- for transports ------------------------------------------------------------------------- */
@@ -39,8 +39,8 @@ ssize_t http_connection_read(struct http_connection *connection, char *bytes, si
     if (got > 0) {
         connection->turn_bytes += (uint64_t)got;
         connection->active_ns = connection->now_ns;
-        /* A short read has emptied it: the next byte comes with an edge. Not so if the end has been
-         * announced, or if TLS holds bytes back. */
+        /* A short read has emptied the socket, and the next byte comes with an edge. That does not
+         * hold if the end was announced or if TLS keeps bytes back. */
         if ((size_t)got < size && connection->peer_state == PEER_SENDS &&
             connection->stream.tls == NULL)
             connection->is_readable = false;
@@ -105,7 +105,7 @@ void http_connection_again(struct http_connection *connection)
 
 /* ---- the turn ------------------------------------------------------------------------------- */
 
-/* Output waits for the peer: since when? */
+/* Record since when output waits for the peer. */
 static void connection_note_waiting(struct http_connection *connection)
 {
     bool took_some = connection->output.sent > connection->output_from;
@@ -169,14 +169,15 @@ static void connection_arm(struct http_connection *connection)
     if (connection->armed_ns != UINT64_MAX)
         tr_timer_stop(connection->ctx, connection->timer_id);
     connection->armed_ns = UINT64_MAX;
-    /* Without memory for a timer the connection goes on; the next turn tries again. */
+    /* Without memory for a timer the connection goes on, and the next turn tries again. */
     if (tr_after(connection->ctx, at > connection->now_ns ? at - connection->now_ns : 1, TAG_TIMER,
             &connection->timer_id) == 0)
         connection->armed_ns = at;
 }
 
-/* The kernel asks for more only when much of what it has is gone: on a slow line a peer may read
- * for longer than it has time, and we see nothing of it. */
+/* Returns true if the peer has read since the wait began. The kernel signals a writable socket only
+ * when much of its buffer is free, so a peer on a slow line may read for longer than its deadline
+ * without an event. */
 static bool has_read_on(const struct http_connection *connection)
 {
     return connection_drains_final(connection) &&
@@ -208,7 +209,7 @@ static void connection_on_timer(struct http_connection *connection)
 static void connection_close_stream(struct http_connection *connection)
 {
     if (connection->stream.table == NULL)
-        return; /* closed, or with a step of the handshake */
+        return; /* already closed, or owned by a step of the handshake */
     tr_fd_forget(connection->ctx, connection->stream.fd);
     net_stream_close(&connection->stream);
 }
@@ -252,7 +253,7 @@ static enum tr_next connection_leave_turn(struct http_connection *connection)
         if (connection->wants_again) {
             struct http_message again = { .kind = MESSAGE_RUN };
 
-            /* If its box is full or memory is out, the timer does it. */
+            /* If the box is full or memory is out, the timer runs the connection again. */
             connection->wants_again = tr_self_tell(connection->ctx, &again, sizeof again) < 0;
         }
         connection_arm(connection);
@@ -265,7 +266,7 @@ static enum tr_next connection_leave_turn(struct http_connection *connection)
 static void connection_on_ready(struct http_connection *connection, unsigned ready)
 {
     if (ready & (EPOLLERR | EPOLLHUP)) {
-        /* Both directions are closed: nobody will read an answer. */
+        /* Both directions are closed, so an answer would reach no reader. */
         http_connection_fail(connection);
         return;
     }
@@ -315,7 +316,8 @@ static void connection_drain(struct http_connection *connection)
     connection->is_draining = true;
     connection->drain_ns = connection->now_ns;
     if (connection->output.is_final)
-        http_connection_final_output(connection); /* of a stream that ended before: no less time */
+        http_connection_final_output(
+            connection); /* a stream ended before the drain: give it the same time */
     http_streams_drain(connection);
     connection->transport->drain(connection);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* date.c: dates of RFC 9110 5.6.7, by arithmetic: no locale, no time zone. */
+/* date.c: dates of RFC 9110 5.6.7. Plain arithmetic, without locale and time zone. */
 #include "http/date.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ struct civil {
     unsigned month, day; /* from 1 */
 };
 
-/* Days since 1970-01-01 to a date and back, by eras of 400 years that begin in March. */
+/* Convert days since 1970-01-01 to a date and back, by eras of 400 years that begin in March. */
 static struct civil civil_of(int64_t day)
 {
     int64_t shifted = day + 719468;
@@ -177,7 +177,7 @@ static bool date_parse_fixed(struct cursor cursor, uint64_t *ret_seconds)
     return date_result(&cursor, civil, time, ret_seconds);
 }
 
-/* "Sunday, 06-Nov-94 08:49:37 GMT": two digits mean the year that is not far in the future. */
+/* "Sunday, 06-Nov-94 08:49:37 GMT"; years below 70 are 20xx */
 static bool date_parse_rfc850(struct cursor cursor, uint64_t *ret_seconds)
 {
     struct civil civil;

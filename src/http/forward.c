@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forward.c: who the client is when proxies stand between. X-Forwarded-For is a list to which each
- * proxy appends whom it saw; it is read from its end, and only as far as trusted proxies wrote it:
- * anything before that the client may have made up. */
+/* forward.c: the client's address behind proxies. Each proxy appends the address it saw to
+ * X-Forwarded-For. The list is read from its end, and only as far as trusted proxies wrote it: the
+ * client may have invented the rest. */
 #include <string.h>
 
 #include "http/connection.h"
@@ -14,11 +14,12 @@ static bool is_trusted(const struct http_server *server, const struct net_peer *
     for (size_t i = 0; i < server->proxy_count; i++)
         if (net_cidr_has(&server->proxies[i], peer))
             return true;
-    /* Whoever can reach the unix socket is on this machine. */
+    /* A peer of the unix socket is on this machine. */
     return peer->is_local && server->proxy_count > 0;
 }
 
-/* Walk one header's list from its end. True: the client was found, or the walk must end. */
+/* Walk one header's list from its end. Returns true if the client was found or the walk must
+ * stop. */
 static bool forward_walk(
     const struct http_server *server, struct span list, struct net_peer *peer, unsigned *hops)
 {

@@ -39,7 +39,7 @@ struct http_frame *http_frame_ref(struct http_frame *frame)
 
 void http_frame_unref(struct http_frame *frame)
 {
-    /* Release what this one read, acquire what the others did, for the one that frees. */
+    /* Release this thread's reads, and acquire those of the others before the free. */
     if (frame != NULL && atomic_fetch_sub_explicit(&frame->refs, 1, memory_order_acq_rel) == 1)
         base_free(frame);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frame.h: bytes shared by many streams. They are kept with the framing of a chunked body round
- * them, so that a hundred streams of HTTP/1.1 send the same memory. */
+/* frame.h: bytes shared by many streams. The framing of a chunked body is stored around them, so
+ * that a hundred HTTP/1.1 streams send the same memory. */
 #ifndef HTTP_FRAME_H
 #define HTTP_FRAME_H
 
@@ -12,8 +12,8 @@
 
 struct http_frame {
     _Atomic uint32_t refs;
-    uint32_t prefix; /* bytes of "1f4\r\n" in front */
-    size_t size;     /* without prefix and the CR LF behind */
+    uint32_t prefix; /* size of the "1f4\r\n" in front */
+    size_t size;     /* without prefix and final CR LF */
     uint64_t mark;   /* http_frame_mark */
     char bytes[];    /* prefix, bytes, CR LF */
 };

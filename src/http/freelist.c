@@ -17,7 +17,7 @@ static const size_t sizes[HTTP_FREELIST_KINDS] = {
     [HTTP_FREELIST_SEGMENT] = HTTP_SEGMENT_SIZE,
 };
 
-/* Under a sanitizer each block is allocated and freed anew, so that misuse is seen. */
+/* Under a sanitizer each block is allocated and freed separately, so that it sees misuse. */
 #if defined(TR_MALLOC_CELLS) && TR_MALLOC_CELLS
 
 void *http_freelist_take(enum http_freelist kind)
@@ -35,7 +35,7 @@ void http_freelist_give(enum http_freelist kind, void *memory)
 
 struct freelists {
     uint32_t counts[HTTP_FREELIST_KINDS];
-    bool is_freed_at_exit; /* it is emptied when the thread ends */
+    bool is_freed_at_exit; /* the thread frees its lists when it ends */
     void *blocks[HTTP_FREELIST_KINDS][KEPT_MAX];
 };
 

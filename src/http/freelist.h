@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spare.h: memory that connections need only while they do something. An idle one holds none of it;
- * a busy one gets what the last one on this thread has given back, warm from the cache. */
+/* freelist.h: memory that a connection needs only while it is busy. Each thread keeps a few
+ * blocks, so a busy connection gets a block that is still in the CPU's cache, and an idle one
+ * holds none. */
 #ifndef HTTP_FREELIST_H
 #define HTTP_FREELIST_H
 
 enum {
-    HTTP_INPUT_SIZE = 4096,   /* of a spare input, room behind it included */
-    HTTP_SEGMENT_SIZE = 4096, /* of a spare segment of output, its struct included */
+    HTTP_INPUT_SIZE = 4096,   /* of an input block, including the room behind it */
+    HTTP_SEGMENT_SIZE = 4096, /* of a segment of output, including its struct */
 };
 enum http_freelist {
     HTTP_FREELIST_REQUEST,
@@ -15,9 +16,9 @@ enum http_freelist {
     HTTP_FREELIST_KINDS
 };
 
-/* Uninitialised; NULL when out of memory. */
+/* Returns uninitialised memory, or NULL when out of memory. */
 void *http_freelist_take(enum http_freelist kind);
-/* Memory of http_freelist_take of the same kind; NULL is fine. */
+/* Give back memory of http_freelist_take of the same kind. NULL is fine. */
 void http_freelist_give(enum http_freelist kind, void *memory);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gzip.c: answers made smaller for clients that zlib_alloc it. Only text-like types, from 1 KiB on, and
- * only if the handler did not say something that the bytes must match (an encoding, a strong tag, a
- * range). The fastest level: a worker has other things to do. Bodies past OFFLOAD_MIN are
- * compressed on the blocking pool. */
+/* gzip.c: compresses answers. It compresses text-like types from 1 KiB on, unless the handler set a
+ * header that depends on the bytes (an encoding, a strong tag, a range). It uses the fastest level,
+ * to spare the workers. The blocking pool compresses bodies from OFFLOAD_MIN on. */
 #include <string.h>
 
 #define ZLIB_CONST
@@ -54,14 +53,14 @@ static void zlib_free(voidpf opaque, voidpf memory)
     base_free(memory);
 }
 
-/* Memory of base_alloc with the compressed bytes; NULL if it would not get smaller. */
+/* Returns memory of base_alloc with the compressed bytes, or NULL if they would not be smaller. */
 char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
 {
     z_stream stream = { .zalloc = zlib_alloc, .zfree = zlib_free };
     char *out;
     int rc;
 
-    /* 16: with a gzip header. A small window and little memory are enough for small bodies. */
+    /* 16 adds a gzip header. A small body needs only a small window and little memory. */
     if (deflateInit2(&stream, LEVEL, Z_DEFLATED, 16 + (size < (8 << 10) ? 13 : 15),
             size < (8 << 10) ? 6 : 8, Z_DEFAULT_STRATEGY) != Z_OK)
         return NULL;
@@ -124,13 +123,13 @@ static void gzip_then_packed(struct http_request *request, const struct tr_event
     http_answer_deliver(request);
 }
 
-/* The answer waits for the pool. False: it goes out as it is. */
+/* Let the pool compress the answer. Returns false if it goes out as it is. */
 static bool gzip_offload(struct http_request *request)
 {
     struct http_answer *answer = &request->answer;
     struct gzip_job *job;
 
-    /* Only where another callback may come: not in an answer that was forced by a deadline. */
+    /* Only inside a callback, so that another one can follow: not in an answer of a deadline. */
     if (!request->is_running || request->is_waiting)
         return false;
     job = base_calloc(sizeof *job);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handshake.c: TLS handshakes, a step at a time on the blocking pool: a signature takes longer than
- * a worker should be away. While a step runs the stream is its own: the connection has none, and
- * edges that come meanwhile are remembered. */
+/* handshake.c: TLS handshakes, one step at a time on the blocking pool, because a signature would
+ * keep a worker busy for too long. While a step runs it owns the stream. The connection has none
+ * meanwhile and only records edges. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -44,7 +44,7 @@ void http_handshake_go(struct http_connection *connection)
     connection->is_readable = false;
     if (tr_offload(connection->ctx, step_run, step, step_drop, HTTP_TAG_HANDSHAKE) < 0) {
         base_free(step);
-        http_connection_fail(connection); /* the pool is full: that is overload */
+        http_connection_fail(connection); /* the pool is full, which is overload */
         return;
     }
     connection->stream.table = NULL;
@@ -58,7 +58,7 @@ void http_handshake_event(struct http_connection *connection, const struct tr_ev
     connection->stream = step->stream;
     connection->handshake = HANDSHAKE_WAITING;
     if (http_connection_is_gone(connection)) {
-        /* It failed, or was told to end, meanwhile. */
+        /* The connection closed while the step ran. */
     } else if (step->result == 1) {
         connection->handshake = HANDSHAKE_DONE;
         connection->is_readable = true;

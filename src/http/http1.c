@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* http1.c: HTTP/1.0 and HTTP/1.1 on the wire.
  *
- * One request at a time: the next head is parsed when the answer before it is in the output, so
- * pipelined requests are answered in order by construction and the rest of them waits in the
+ * A connection serves one request at a time: it parses the next head when the previous answer is
+ * in the output. So pipelined requests are answered in order, and the rest of them waits in the
  * kernel. At most pipeline_max of them run in one turn.
  *
  * Invariants:
- *   1. While state is not HEAD, the bytes before input.begin do not move: the head points to them.
- *   2. Bytes are taken for a body only while body_left, or the chunked parser, says so; so no byte
- *      of a body is ever parsed as a request.
- *   3. Whatever was refused ends the connection: CLOSING, then LINGER, and no head is parsed again.
- */
+ *   1. While the state is not HEAD, the bytes before input.begin do not move: the head points to
+ *      them.
+ *   2. Bytes count as body only while body_left is not 0, or until the chunked parser ends. So no
+ *      byte of a body is ever parsed as a request.
+ *   3. A refusal ends the connection: CLOSING, then LINGER. No head is parsed after it. */
 #include "http/http1.h"
 
 #include <stdio.h>
@@ -28,11 +28,11 @@
 
 enum {
     INPUT_FIRST = HTTP_INPUT_SIZE - BODY_ROOM,
-    WINDOW = 16 << 10, /* for bodies that are not read to where they stay */
+    WINDOW = 16 << 10, /* for chunked bodies and for streaming routes */
     LINGER_MAX = 1 << 20,
-    BODY_STEP = 256 << 10,       /* body memory grows by what has come, not by what was promised */
-    EXPIRE_SLACK_NS = 250000000, /* asks end by their own deadline first */
-    DRAIN_IDLE_NS = 1000000000,  /* how long an idle client may still send a request */
+    BODY_STEP = 256 << 10, /* body memory grows with the bytes that came, not with Content-Length */
+    EXPIRE_SLACK_NS = 250000000, /* asks end by their own deadline before this */
+    DRAIN_IDLE_NS = 1000000000,  /* time for an idle client to send one more request */
 };
 
 /* ---- input ---------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static void input_free(struct http_input *input)
     input->bytes = NULL;
 }
 
-/* Nothing is being read or served: hold no memory. */
+/* Release all memory of a connection that neither reads nor serves a request. */
 void http1_release_memory(struct http_connection *connection)
 {
     if (connection->http1.request != NULL)
@@ -58,7 +58,8 @@ void http1_release_memory(struct http_connection *connection)
     connection->http1.parsed = connection->http1.head_begin = 0;
 }
 
-/* Move the unconsumed bytes to `bytes` of `capacity`. Only in HEAD or before a gate ran. */
+/* Move the bytes from `from` on to the front, into memory of `capacity`. Only in HEAD or before the
+ * gate runs. */
 static int input_resize(struct http_connection *connection, uint32_t from, uint32_t capacity)
 {
     struct http_input *input = &connection->input;
@@ -87,7 +88,7 @@ static int input_resize(struct http_connection *connection, uint32_t from, uint3
     return 0;
 }
 
-/* Room to read more of a head. */
+/* Make room to read more of a head. TR_ENOMEM. */
 static int input_room(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
@@ -122,7 +123,7 @@ void http1_start_closing(struct http_connection *connection, bool linger)
     connection->input.begin = connection->input.end = 0;
 }
 
-/* An answer to something that is no request. */
+/* Answer bytes that are no valid request, and close. */
 static void http1_refuse(
     struct http_connection *connection, unsigned status, const char *label, const char *message)
 {
@@ -191,7 +192,7 @@ static int http1_prepare_request(struct http_connection *connection)
     return 0;
 }
 
-/* A body that is not all here needs room that does not move later. */
+/* Make room for a body that is not complete: the window must not move later. TR_ENOMEM. */
 static int http1_prepare_window(struct http_connection *connection)
 {
     struct http_request *request = connection->http1.request;
@@ -291,8 +292,8 @@ static bool http1_parse_head(struct http_connection *connection)
     return true;
 }
 
-/* Does the connection begin with what HTTP/2 begins with (RFC 9113, 3.4)? Over TLS that is agreed
- * on before. */
+/* Compare the first bytes with the preface of HTTP/2 (RFC 9113, 3.4). Over TLS, ALPN decides
+ * instead. */
 enum preface { PREFACE_NONE, PREFACE_PART, PREFACE_WHOLE };
 static enum preface http1_find_preface(const struct http_connection *connection)
 {
@@ -310,7 +311,7 @@ static enum preface http1_find_preface(const struct http_connection *connection)
     return size == sizeof preface - 1 ? PREFACE_WHOLE : PREFACE_PART;
 }
 
-/* True: something changed, go on. */
+/* Read or parse a head. Returns true if the state changed, so that the caller goes on. */
 static bool http1_step_head(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
@@ -371,11 +372,11 @@ static void http1_send_continue(struct http_connection *connection)
         http_connection_fail(connection);
 }
 
-/* Read into the window behind the head. */
+/* Read into the window behind the head. Returns false if nothing came. */
 static bool http1_read_window(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
-    uint32_t base = connection->http1.parsed; /* end of the head: what is before it must stay */
+    uint32_t base = connection->http1.parsed; /* end of the head, which must stay */
     ssize_t got;
 
     tr_assert(input->begin == input->end);
@@ -388,7 +389,7 @@ static bool http1_read_window(struct http_connection *connection)
     return got >= 0;
 }
 
-/* Take what is here of a body with a length. */
+/* Pass on the bytes of a body with Content-Length that are in the input. */
 static void http1_take_length(struct http_connection *connection)
 {
     struct http_request *request = connection->http1.request;
@@ -405,7 +406,7 @@ static void http1_take_length(struct http_connection *connection)
     connection->http1.body_got += size;
     if (connection->http1.state == HTTP1_DISCARD)
         return;
-    /* All of it, with nothing behind that the reader's room could spoil. */
+    /* The whole body is here, and no byte follows that the room behind a body would overwrite. */
     if (request->body == NULL && connection->http1.body_left == 0 && input->begin == input->end &&
         !(request->match.route->flags & HTTP_ROUTE_STREAM))
         http_request_body_inplace(request, bytes, size);
@@ -413,7 +414,7 @@ static void http1_take_length(struct http_connection *connection)
         http_request_piece(request, bytes, size);
 }
 
-/* Straight to where the body stays. */
+/* Read straight into the memory of the body. */
 static bool http1_read_body(struct http_connection *connection)
 {
     struct http_request *request = connection->http1.request;
@@ -451,7 +452,7 @@ static bool http1_take_chunks(struct http_connection *connection, bool *ret_ende
         &request->parser, input->bytes + input->begin, input->end - input->begin, &used);
     if (parsed == HTTP_PARSED_ERROR) {
         if (request->phase == PHASE_ANSWERED && connection->http1.state == HTTP1_REQUEST)
-            return true; /* too large: answered */
+            return true; /* the body was too large, and the request is answered */
         if (connection->http1.state == HTTP1_DISCARD) {
             http1_start_closing(connection, true);
             return false;
@@ -477,7 +478,7 @@ static bool http1_step_body(struct http_connection *connection)
     }
     if (connection->http1.body_ns == 0)
         connection->http1.body_ns = connection->now_ns;
-    /* While the handler took no more, the client could not send. */
+    /* The client could not send while the handler paused the body. */
     if (connection->http1.pause_ns != 0)
         connection->http1.body_ns += connection->now_ns - connection->http1.pause_ns;
     connection->http1.pause_ns = 0;
@@ -512,7 +513,7 @@ static bool http1_step_body(struct http_connection *connection)
                : http1_read_body(connection);
 }
 
-/* The rest of a body whose request is answered. */
+/* Read and drop the rest of a body whose request is answered. */
 static bool http1_step_discard(struct http_connection *connection)
 {
     http1_take_length(connection);
@@ -533,7 +534,7 @@ static bool http1_step_discard(struct http_connection *connection)
 
 /* ---- after the answer ----------------------------------------------------------------------- */
 
-/* The answer is in the output: what next? */
+/* Choose the next state after the answer is in the output. */
 static bool http1_step_answered(struct http_connection *connection)
 {
     struct http_request *request = connection->http1.request;
@@ -544,7 +545,8 @@ static bool http1_step_answered(struct http_connection *connection)
         http_request_done(request, answer->is_file ? answer->size : answer->body.size);
     }
     if (request->is_waiting)
-        connection->http1.keeps_alive = false; /* answered for it: an event is still to come */
+        connection->http1.keeps_alive =
+            false; /* a deadline answered; the event of the request is still to come */
     if (connection->protocol != NULL) {
         http_websocket_upgrade(connection);
         return false;
@@ -588,7 +590,7 @@ static bool http1_step_request(struct http_connection *connection)
     return false;
 }
 
-/* What a client sends while it is only listened to, or after its last request, is not looked at. */
+/* Read and drop bytes that the client sends during a stream or after its last request. */
 static bool http1_drop_input(struct http_connection *connection)
 {
     char scratch[4096];
@@ -676,7 +678,7 @@ static void http1_event(struct http_connection *connection, const struct tr_even
     if (request != NULL && request->serial == event->tag && request->is_waiting) {
         http_request_event(request, event);
         if (connection->http1.state != HTTP1_REQUEST && !request->is_waiting)
-            http_request_release(request); /* it was answered for, or the client is gone */
+            http_request_release(request); /* a deadline answered, or the client is gone */
     }
 }
 
@@ -706,7 +708,7 @@ static uint64_t http1_deadline(const struct http_connection *connection)
     case HTTP1_HEAD:
         if (connection->http1.head_ns != 0)
             return connection->http1.head_ns + limits->header_ns;
-        /* While an answer goes out it is not idle; who does not take it has another deadline. */
+        /* A connection that sends an answer is not idle; the deadline of the output covers it. */
         if (!http_output_is_empty(&connection->output))
             return UINT64_MAX;
         at = connection->active_ns +
@@ -762,8 +764,8 @@ static void http1_expired(struct http_connection *connection)
 
 static void http1_drain(struct http_connection *connection)
 {
-    /* A request may be on its way: an idle client is closed a little later, or with the answer to
-     * its next request, whichever comes first. */
+    /* A request may be on its way. So an idle connection closes a little later, or with the answer
+     * to its next request. */
     if (connection->http1.state == HTTP1_HEAD && connection->http1.request_count == 0 &&
         connection->http1.head_ns == 0 && connection->peer_state == PEER_ENDED)
         http_connection_done(connection);
@@ -776,7 +778,7 @@ static uint32_t http1_gone(struct http_connection *connection)
 
     if (connection->http1.state == HTTP1_REQUEST) {
         cut = 1;
-        /* A callback that runs now still uses it: then it is released at the end. */
+        /* A callback that runs now still uses the request; then it is released at the end. */
         if (http_request_abandon(request) && !request->is_running)
             http_request_release(request);
         connection->http1.state = HTTP1_CLOSING;

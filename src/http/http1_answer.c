@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http1_answer.c: an answer as bytes of HTTP/1.1. A small one is put together in one piece of
- * memory and goes out with one call. */
+/* http1_answer.c: answers as bytes of HTTP/1.1. Head and a small body share one piece of memory and
+ * go out with one call. */
 #include <string.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include "http/http1.h"
 
 enum {
-    DISCARD_MAX = 64 << 10, /* of a body that nobody wants, to keep the connection */
+    DISCARD_MAX = 64 << 10, /* of an unwanted body, read to keep the connection */
     INLINE_MAX = 16 << 10,  /* a larger body is not copied behind the head */
 };
 
@@ -31,7 +31,8 @@ static char *put_number(char *at, uint64_t value)
     return put_bytes(at, digits + used, sizeof digits - used);
 }
 
-/* May the connection go on after this answer? Decides what happens to the rest of the body. */
+/* Decide whether the connection stays open after this answer, and what happens to the rest of the
+ * body. */
 static void decide_close(struct http_connection *connection, const struct http_request *request)
 {
     const struct http_head *head = &request->head;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listener.c: the actor that accepts. There is one per worker on the same port; the kernel spreads
- * the clients, and a connection is homed on the worker that accepted it.
+/* listener.c: the actor that accepts connections. Each worker has one listener on the same port.
+ * The kernel spreads clients over them, and a connection is homed on the worker that accepted it.
  *
- * Out of descriptors, accept would fail for ever while the client waits and the edge is gone. So
- * one descriptor is kept in reserve: it is closed, the client is accepted and closed at once, and
- * accepting pauses for a moment.
+ * Without a free descriptor accept would fail for ever, since the edge has passed. So the listener
+ * keeps one descriptor in reserve. It closes the reserve, accepts the client, closes it at once,
+ * and pauses for a moment.
  *
- * Drained, it lets nobody new begin and stays for LAST_NS: who has begun to connect is served. */
+ * A drained listener lets no new client connect. It stays for LAST_NS to accept the clients whose
+ * TCP handshake has begun. */
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -52,7 +53,7 @@ static void listener_shed(struct http_server *server, int fd)
 
     metric_add(server->stats.shed_connections, 1);
     if (server->tls == NULL && send(fd, text, sizeof text - 1, MSG_NOSIGNAL) < 0) {
-        /* Then it only sees the close. */
+        /* The client sees only the close. */
     }
     close(fd);
 }
@@ -68,7 +69,7 @@ static void listener_admit(struct http_server *server, int fd, const struct net_
     http_connection_start(server, fd, peer);
 }
 
-/* No descriptor left: turn one client away and wait a little. */
+/* Turn one client away because no descriptor is left, and pause. */
 static void listener_pause(struct listener *listener, struct tr_context *ctx)
 {
     struct net_peer peer;
@@ -86,7 +87,7 @@ static void listener_pause(struct listener *listener, struct tr_context *ctx)
     listener->is_paused = tr_after(ctx, PAUSE_NS, TAG_PAUSED, NULL) == 0;
 }
 
-/* False: nobody waits. */
+/* Returns false if no client waits. */
 static bool listener_accept(struct listener *listener, struct tr_context *ctx, unsigned count)
 {
     struct net_peer peer;
@@ -164,7 +165,7 @@ static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *b
         listener_accept_batch(listener, ctx);
         return TR_GO;
     }
-    /* Those who have been let in by the kernel are served: closing now would reset them. */
+    /* Accept the clients that the kernel has let in: closing now would reset them. */
     net_listen_no_more(listener->fd);
     listener_accept(listener, ctx, LAST_MAX);
     if (message->order == LISTENER_DRAIN && tr_after(ctx, LAST_NS, TAG_LAST, NULL) == 0)

@@ -15,7 +15,7 @@ enum {
     SEGMENT_SIZE = HTTP_SEGMENT_SIZE - sizeof(struct http_segment),
     PARTS_MAX = 16,
     FILE_STEP = 2 << 20,
-    FLUSH_MAX = 2 << 20, /* so that one fast reader leaves the others their turn */
+    FLUSH_MAX = 2 << 20, /* so that one fast reader leaves time for the others */
 };
 
 static struct http_segment *segment_create(size_t capacity)
@@ -215,7 +215,7 @@ static void output_pop(struct http_output *output)
     segment_destroy(segment);
 }
 
-/* `size` bytes of the first segments went out. */
+/* Remove `size` bytes that were sent from the front of the queue. */
 static void output_consume(struct http_output *output, uint64_t size)
 {
     output->pending -= size;
@@ -278,7 +278,7 @@ static ssize_t output_send_file(struct http_output *output, struct net_stream *s
     else
         sent = net_send_file(stream, segment->fd, &segment->offset, size);
     if (sent == NET_END)
-        return NET_GONE; /* the length is promised: only an early close tells the client */
+        return NET_GONE; /* the length is promised, so only an early close tells the client */
     if (sent > 0) {
         segment->left -= (uint64_t)sent;
         segment->sent += (uint64_t)sent;

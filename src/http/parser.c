@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parser.c: llhttp in strict mode, and what it lets through and we do not.
+/* parser.c: llhttp in strict mode, and the checks that it lacks.
  *
- * A head is parsed in place. llhttp reports a name or value that was split between two reads in two
- * calls; the bytes are contiguous in our buffer, so the second call only makes the span longer. At
- * the end of the head llhttp is paused. A body with a length is the connection's to count; only a
- * chunked one comes back here.
+ * A head is parsed in place. If a name or value is split between two reads, llhttp reports it in
+ * two calls. The bytes are contiguous in our buffer, so the second call only extends the span. At
+ * the end of the head llhttp pauses. The connection counts a body with a length itself; only a
+ * chunked body comes back here.
  *
- * Refused beside what llhttp refuses (RFC 9112, section in brackets):
+ * The parser refuses, beside what llhttp refuses (section of RFC 9112 in brackets):
  *   1. versions other than 1.0 and 1.1 (2.3)
- *   2. none or more than one Host in 1.1, more than one in 1.0 (3.2)
+ *   2. no Host or more than one in 1.1, more than one in 1.0 (3.2)
  *   3. Transfer-Encoding in 1.0, more than one, or anything but "chunked" (6.1)
- *   4. folded lines (5.2), fields without a name (5.1), line ends without CR, CR without LF, NUL
- * (2.2): looked for in the raw bytes, so that it does not depend on how llhttp splits them
+ *   4. folded lines (5.2), fields without a name (5.1), line ends without CR, CR without LF,
+ *      and NUL (2.2); it searches the raw bytes, independently of llhttp
  *   5. Content-Length twice, even with equal values (6.3)
- *   6. chunk extensions and trailers (7.1): nobody here needs them, and proxies disagree on them
- *   7. more or other white space in the request line than one space, twice (3)
- */
+ *   6. chunk extensions and trailers (7.1): no service needs them, and proxies disagree on them
+ *   7. any white space in the request line but the two single spaces (3) */
 #include "http/parser.h"
 
 #include <llhttp.h>
@@ -44,7 +43,7 @@ static int parser_refuse(struct http_parser *parser, unsigned status, const char
     return HPE_USER;
 }
 
-/* Refuse what the library refused, unless one of our callbacks made it do so. */
+/* Refuse with the library's reason, unless one of our callbacks has refused already. */
 static void parser_refuse_malformed(struct http_parser *parser)
 {
     const char *reason = llhttp_get_error_reason(library_of(parser));
@@ -55,7 +54,7 @@ static void parser_refuse_malformed(struct http_parser *parser)
     parser_refuse(parser, 400, reason != NULL ? reason : "The request is malformed.");
 }
 
-/* A span begins, or goes on where it ended. */
+/* Start a span, or extend it if the bytes follow it. Returns false if they do not. */
 static bool extend_span(struct span *span, bool is_new, const char *at, size_t size)
 {
     if (is_new || span->size == 0) {
@@ -189,7 +188,7 @@ void http_parser_init(struct http_parser *parser, struct http_head *head, uint32
     head->field_max = field_max < HTTP_FIELDS_MAX ? field_max : HTTP_FIELDS_MAX;
 }
 
-/* Refusal 4. */
+/* Check 4 of the list above. */
 static bool lines_are_clean(const char *bytes, size_t size)
 {
     const char *end = bytes + size, *line = bytes;
@@ -204,14 +203,14 @@ static bool lines_are_clean(const char *bytes, size_t size)
         if (cr != newline - 1)
             return false;
         line = newline + 1;
-        /* Folded, or a field without a name, which llhttp lets pass. */
+        /* A folded line, or a field without a name, which llhttp lets pass. */
         if (line < end && (*line == ' ' || *line == '\t' || *line == ':'))
             return false;
     }
     return memchr(bytes, 0, size) == NULL;
 }
 
-/* Refusal 7: method, space, target, space, version, line end, and nothing else (3). */
+/* Check 7: method, space, target, space, version, line end (3). */
 static bool request_line_is_clean(const struct http_head *head, const char *bytes)
 {
     const char *method_end = head->method.at + head->method.size;
@@ -223,7 +222,7 @@ static bool request_line_is_clean(const struct http_head *head, const char *byte
            memcmp(target_end, " HTTP/1.", 8) == 0 && target_end[9] == '\r';
 }
 
-/* Optional white space is no part of a value; llhttp leaves what is behind it. */
+/* Cut the white space behind a value, which llhttp leaves there. */
 static void trim_end(struct span *value)
 {
     while (value->size > 0 &&
@@ -263,7 +262,7 @@ static int parser_check_field(struct http_parser *parser, struct http_header *fi
     int rc = 0;
 
     trim_end(&field->value);
-    /* By length first: most fields are none of these. */
+    /* Compare lengths first: most fields are none of these. */
     switch (field->name.size) {
     case 4:
         if (span_is_nocase(field->name, "host")) {
@@ -332,7 +331,7 @@ static int parser_check_head(struct http_parser *parser, const char *bytes, size
     if (head->has_length && head->is_chunked)
         return parser_refuse(
             parser, 400, "Content-Length and Transfer-Encoding must not appear together.");
-    /* Ours and the library's view of the framing must be one. */
+    /* The library must agree with us on where the body ends. */
     if (head->is_chunked != ((library->flags & F_CHUNKED) != 0) ||
         head->has_length != ((library->flags & F_CONTENT_LENGTH) != 0) ||
         (head->has_length && head->length != library->content_length))
@@ -408,7 +407,7 @@ enum http_parsed http_parser_body(
         *ret_used = size;
         return HTTP_PARSED_MORE;
     }
-    /* A request to upgrade that has a body: the body ended all the same. */
+    /* The body of an upgrade request ends like any other. */
     if (error == HPE_PAUSED || error == HPE_PAUSED_UPGRADE) {
         *ret_used = (size_t)(llhttp_get_error_pos(library) - bytes);
         return parser->part == PART_END ? HTTP_PARSED_END : HTTP_PARSED_PAUSE;

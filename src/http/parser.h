@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parser.h: HTTP/1 requests out of bytes. Six functions, so that the library behind them can be
- * replaced. Stricter than the standard allows: whatever two parsers might read differently is
- * refused, see parser.c. It does no I/O and keeps no bytes: names and values point into the
- * caller's buffer. */
+/* parser.h: parses HTTP/1 requests. Six functions hide the library behind them. The parser is
+ * stricter than the standard: it refuses requests that two parsers might read differently (see
+ * parser.c). It does no I/O and copies nothing: names and values point into the caller's buffer. */
 #ifndef HTTP_PARSER_H
 #define HTTP_PARSER_H
 
@@ -13,9 +12,9 @@
 #include "http/header.h"
 #include "support/buffer.h"
 
-enum { HTTP_FIELDS_MAX = 128 }; /* the most a limit can be set to */
+enum { HTTP_FIELDS_MAX = 128 }; /* upper bound of limits.header_count_max */
 
-/* What a request begins with. Borrowed from the bytes that were parsed. */
+/* The head of a request. It points into the bytes that were parsed. */
 struct http_head {
     struct span method;
     struct span target; /* as sent */
@@ -24,7 +23,7 @@ struct http_head {
     bool is_chunked;
     bool wants_continue;
     bool has_length;
-    uint64_t length; /* of the body, by Content-Length */
+    uint64_t length; /* of the body, from Content-Length */
     struct span host;
     uint32_t field_count;
     uint32_t field_max;
@@ -32,43 +31,44 @@ struct http_head {
 };
 
 enum http_parsed {
-    HTTP_PARSED_MORE,  /* all taken, not the end */
-    HTTP_PARSED_PAUSE, /* the sink wants no more now: *ret_used were taken */
-    HTTP_PARSED_END,   /* the head, or the body, ended; *ret_used says where */
-    HTTP_PARSED_ERROR, /* refuse: http_parser_error says how, then close */
+    HTTP_PARSED_MORE,  /* all bytes were taken; the end has not come */
+    HTTP_PARSED_PAUSE, /* the sink takes no more now; *ret_used bytes were taken */
+    HTTP_PARSED_END,   /* the head or the body ended after *ret_used bytes */
+    HTTP_PARSED_ERROR, /* refuse and close; see http_parser_error */
 };
 
-/* A piece of a chunked body: what to do after it. */
+/* The sink's reply to a piece of a chunked body. */
 enum http_chunk { HTTP_CHUNK_GO, HTTP_CHUNK_PAUSE, HTTP_CHUNK_REFUSE };
 typedef enum http_chunk (*http_chunk_fn)(void *data, const char *bytes, size_t size);
 
 struct http_parser {
-    uint64_t space[12]; /* what the library needs */
+    uint64_t space[12]; /* the library's state */
     struct http_head *head;
-    const char *begin; /* of the head's bytes */
+    const char *begin; /* first byte of the head */
     http_chunk_fn chunk;
     void *chunk_data;
-    const char *reason;     /* why it was refused */
-    bool is_library_reason; /* in the library's words */
+    const char *reason;     /* of a refusal */
+    bool is_library_reason; /* `reason` has the library's words */
     uint16_t status;        /* of a refusal */
     uint8_t part;
 };
 
-/* For the next request; `head` is filled by http_parser_head. At most `field_max` fields. */
+/* Prepare for the next request. http_parser_head fills in `head`, with at most `field_max`
+ * fields. */
 void http_parser_init(struct http_parser *parser, struct http_head *head, uint32_t field_max);
-/* Parse further bytes of a head. They follow, in memory, those of the last call. */
+/* Parse more bytes of a head. They must follow those of the last call in memory. */
 enum http_parsed http_parser_head(
     struct http_parser *parser, const char *bytes, size_t size, size_t *ret_used);
-/* The bytes parsed so far now lie at `begin`: what the head points to moves with them. */
+/* Adjust the head after its bytes moved to `begin`. */
 void http_parser_moved(struct http_parser *parser, const char *begin);
-/* After a head with is_chunked: what the pieces go to. */
+/* Set the sink for the body of a head with is_chunked. */
 void http_parser_chunks(struct http_parser *parser, http_chunk_fn chunk, void *data);
 enum http_parsed http_parser_body(
     struct http_parser *parser, const char *bytes, size_t size, size_t *ret_used);
-/* After HTTP_PARSED_ERROR: write a sentence for the client and return the status to answer with. */
+/* Write a sentence for the client after HTTP_PARSED_ERROR. Returns the status to answer with. */
 unsigned http_parser_error(const struct http_parser *parser, char *text, size_t size);
 
-/* Of a Host or :authority: nothing but what a name, an address and a port are made of. */
+/* Returns true if a Host or :authority has only characters of names, addresses and ports. */
 bool http_host_is_clean(struct span host);
 
 #endif

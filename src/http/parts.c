@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parts.c: parts of a file on their way out, watched over.
+/* parts.c: sends parts of a file, with checks and a rate.
  *
- * The file may change under our hands, and sendfile sends its pages, not a copy of them. So that an
- * answer whose file has changed never becomes complete:
- *   1. The check is asked before the first step of every turn but the one in which the answer is
- *      given: who gives it has just looked.
- *   2. The last bytes of the file do not go out by sendfile. They are read into memory, then the
- *      check is asked once more, and only then they go out: when they do, everything before them
- *      was in the socket while the check still held.
- * A check that fails ends the connection: the length is promised, so the client knows that it has
- * not got all of it. What rule 2 cannot see is a page that somebody overwrites after the last check
- * while it waits in the socket of a slow client; objects are read-only files for that reason.
+ * The file may change while it is sent, and sendfile sends its pages, not a copy. Two rules ensure
+ * that an answer whose file has changed never becomes complete:
+ *   1. The check runs before the first step of every turn, except the turn in which the handler
+ *      answers: the handler has just checked.
+ *   2. The last bytes of the file are not sent by sendfile. They are read into memory, the check
+ *      runs once more, and only then they are sent. So everything before them was in the socket
+ *      while the check still held.
+ * If a check fails the connection closes. The length is promised, so the client knows that the
+ * answer is incomplete. Rule 2 cannot see a page that is overwritten after the last check while it
+ * waits in the socket of a slow client; objects are read-only files for that reason.
  *
- * Pace: rate_max bytes a second since the first, and BURST_S of a second at once. */
+ * Rate: rate_max bytes per second since the first byte, and a burst of 1/BURST_PARTS second. */
 #include "http/parts.h"
 
 #include <errno.h>
@@ -26,8 +26,8 @@
 
 enum {
     TAIL = 4096,
-    BURST_PARTS = 8,       /* of a second: what may go at once */
-    BURST_MIN = 16 << 10,  /* less is not worth waking up for */
+    BURST_PARTS = 8,       /* a burst is this part of a second */
+    BURST_MIN = 16 << 10,  /* fewer bytes are not worth a wake-up */
     SECOND_NS = 1000000000 /* fits an int */
 };
 
@@ -45,7 +45,7 @@ static bool parts_check(const struct http_parts *parts)
     return parts->check == NULL || parts->check(parts->data, parts->file_sent, false);
 }
 
-/* No more for now. */
+/* Report that sending waits. */
 static void parts_note_waiting(const struct http_parts *parts)
 {
     if (parts->check != NULL)
@@ -59,7 +59,7 @@ static uint64_t parts_burst(const struct http_parts *parts)
     return size < BURST_MIN ? BURST_MIN : size;
 }
 
-/* How much may go now; 0: wait until *ret_resume_ns. */
+/* Returns how many bytes may be sent now. 0: wait until *ret_resume_ns. */
 static uint64_t parts_allowance(struct http_parts *parts, uint64_t now_ns, uint64_t *ret_resume_ns)
 {
     uint64_t passed_ns, allowed, wanted;
@@ -73,7 +73,7 @@ static uint64_t parts_allowance(struct http_parts *parts, uint64_t now_ns, uint6
               passed_ns % SECOND_NS * parts->rate_max / SECOND_NS + parts_burst(parts);
     if (allowed > parts->sent)
         return allowed - parts->sent;
-    /* Half a burst at a time: not a timer for every packet. */
+    /* Wait for half a burst, so that not every packet needs a timer. */
     wanted = parts->sent - allowed + parts_burst(parts) / 2;
     *ret_resume_ns = now_ns + wanted / parts->rate_max * SECOND_NS +
                      wanted % parts->rate_max * SECOND_NS / parts->rate_max + 1;
@@ -113,7 +113,7 @@ static void parts_file_sent(struct http_parts *parts, size_t size)
     }
 }
 
-/* Exactly `size` bytes, or false. */
+/* Read exactly `size` bytes. Returns false if that fails. */
 static bool parts_read_file(const struct http_parts *parts, char *bytes, size_t size)
 {
     uint64_t offset = parts->part[parts->at].offset + parts->part_done;
@@ -221,13 +221,14 @@ ssize_t http_parts_read(
         parts_text_sent(parts, size);
         return (ssize_t)size;
     }
-    parts_note_waiting(parts); /* for the client's window: nobody tells us when it is shut */
+    parts_note_waiting(
+        parts); /* for the client's window: the library does not say when it is closed */
     allowed = parts_allowance(parts, now_ns, ret_resume_ns);
     if (allowed == 0)
         return HTTP_PARTS_LATER;
     size =
         smaller_size(smaller_size(size, allowed), parts->part[parts->at].size - parts->part_done);
-    /* A copy: one check, after it was made, says enough. */
+    /* The bytes are a copy, so one check after the read is enough. */
     if (!parts_read_file(parts, bytes, size) || !parts_check(parts))
         return NET_GONE;
     parts_file_sent(parts, size);
@@ -285,7 +286,7 @@ void http_respond_parts(struct http_request *request, unsigned status, const cha
     if (answer->parts == NULL) {
         if (sending->done != NULL)
             sending->done(sending->data, 0);
-        answer->extra = NULL; /* they speak of another answer */
+        answer->extra = NULL; /* the headers describe the other answer */
         http_respond_no_memory(request);
         return;
     }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* range.c: Range (RFC 9110 14.2). A header that is malformed or asks for too much is ignored, as
- * the standard allows: the whole is then sent, which costs less than many small pieces. */
+/* range.c: the Range header (RFC 9110 14.2). A malformed or excessive header is ignored, as the
+ * standard allows: sending the whole costs less than many small parts. */
 #include <string.h>
 
 #include "http/http.h"
 
 enum piece { PIECE_BAD, PIECE_OUTSIDE, PIECE_GOOD };
 
-/* "first-last", "first-" or "-suffix". */
+/* Parse "first-last", "first-" or "-suffix". */
 static enum piece parse_one(struct span text, uint64_t size, struct http_range *ret_range)
 {
     const char *dash = text.size == 0 ? NULL : memchr(text.at, '-', text.size);
@@ -39,7 +39,8 @@ static enum piece parse_one(struct span text, uint64_t size, struct http_range *
     return PIECE_GOOD;
 }
 
-/* Two that overlap, or all together more than the whole: somebody wants to make work. */
+/* Returns false for ranges that overlap, or are larger than the whole together: such requests only
+ * cause work. */
 static bool are_modest(const struct http_range *ranges, int count, uint64_t size)
 {
     uint64_t sum = 0;
@@ -73,7 +74,7 @@ int http_range_parse(struct span value, uint64_t size, struct http_range *ret_ra
 
         at = comma == NULL ? end + 1 : comma + 1;
         if (text.size == 0)
-            continue; /* empty elements of a list are allowed */
+            continue; /* a list may have empty elements */
         if (++pieces > HTTP_RANGES_MAX)
             return 0;
         switch (parse_one(text, size, &range)) {

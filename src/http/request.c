@@ -4,9 +4,9 @@
  * Invariants:
  *   1. A callback (gate, handler, then, piece) runs only in the connection's turn, and never inside
  *      another callback of the same request.
- *   2. Exactly one answer: the phase becomes ANSWERED once. After it, or when the request is
- *      abandoned, a late answer is dropped and only clean-up callbacks run.
- *   3. While is_waiting, one event is on its way, and the object stays until it came. */
+ *   2. A request has exactly one answer: its phase becomes ANSWERED once. After that, or when the
+ *      request is abandoned, a late answer is dropped and callbacks run only to clean up.
+ *   3. While is_waiting is set one event is on its way, and the object stays until it comes. */
 #include "http/request.h"
 
 #include <stdio.h>
@@ -70,7 +70,8 @@ static void request_count(struct http_request *request)
     metric_add(server->stats.in_flight, 1);
 }
 
-/* Bodies of all requests together are bounded: a few clients must not fill the memory. */
+/* Count `size` bytes against the limit of all bodies in memory, so that a few clients cannot fill
+ * it. Returns false over the limit. */
 static bool body_reserve(struct http_request *request, size_t size)
 {
     struct http_server *server = request->connection->server;
@@ -112,7 +113,7 @@ void http_request_release(struct http_request *request)
     request->space_used = 0;
 }
 
-/* Uninitialised; aligned to 16. */
+/* Returns uninitialised memory aligned to 16, or NULL. */
 static void *request_alloc(struct http_request *request, size_t size)
 {
     struct http_block *block = request->blocks;
@@ -150,7 +151,7 @@ void *http_alloc(struct http_request *request, size_t size)
     return memory;
 }
 
-/* ---- what a handler reads ------------------------------------------------------------------- */
+/* ---- accessors of handlers ------------------------------------------------------------------- */
 
 enum http_method http_method(const struct http_request *request)
 {
@@ -245,7 +246,7 @@ struct span http_body(const struct http_request *request)
 
 char *http_body_bytes(struct http_request *request)
 {
-    /* Also an empty body has its room. */
+    /* An empty body has its room too. */
     if (request->body == NULL)
         request->body = request_alloc(request, BODY_ROOM);
     return request->body;
@@ -306,7 +307,7 @@ void http_on_end(struct http_request *request, void (*end)(void *data), void *da
 
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
-/* Lines about a request have its ids. Asked by the first line, which is when they are made. */
+/* Add the request's ids to log lines about it. The first such line creates the ids. */
 static void request_log_ids(void *data, struct log_ids *ret_ids)
 {
     const struct http_request *request = data;
@@ -321,7 +322,7 @@ static struct log_context request_log_context(struct http_request *request)
     return log_context_set((struct log_context){ request_log_ids, request });
 }
 
-/* Returns the log's context from before, for callback_leave(). */
+/* Returns the previous log context, for callback_leave. */
 static struct log_context callback_enter(struct http_request *request)
 {
     tr_assert(!request->is_running);
@@ -338,7 +339,7 @@ static void callback_leave(struct http_request *request, struct log_context befo
         request_count(request);
 }
 
-/* The handler, or what it asked for, is over without an answer and without waiting. */
+/* Answer 500 for a handler that neither answered nor waits. */
 static void request_fail_unanswered(struct http_request *request)
 {
     struct log_context before = request_log_context(request);
@@ -349,7 +350,7 @@ static void request_fail_unanswered(struct http_request *request)
         "The server failed to answer; its log names the cause under this request's id.");
 }
 
-/* The time a client took to send its body is not the handler's. */
+/* Restart the deadline: the time for sending the body does not count as the handler's. */
 static void request_renew_deadline(struct http_request *request)
 {
     if (request->deadline_ns != 0)
@@ -376,7 +377,7 @@ static bool request_has_body(const struct http_request *request)
     return request->head.is_chunked || (request->head.has_length && request->head.length > 0);
 }
 
-/* The gate is open. */
+/* Go on behind the gate: run the handler now, or when the body has come. */
 static void request_pass_gate(struct http_request *request)
 {
     request->phase = PHASE_BODY;
@@ -385,13 +386,13 @@ static void request_pass_gate(struct http_request *request)
         request_run_handler(request);
         return;
     }
-    /* A body on its way takes memory: that is load too. */
+    /* A body in memory is load too. */
     request_count(request);
     if (request->match.route->flags & HTTP_ROUTE_STREAM)
         request_run_handler(request);
 }
 
-/* Returns false, for callers that end with it. */
+/* Returns false, so that callers can return the result. */
 static bool request_answer_too_large(struct http_request *request)
 {
     char size[NUMBER_TEXT_SIZE], limit[NUMBER_TEXT_SIZE], text[128];
@@ -422,7 +423,7 @@ static void request_answer_not_found(struct http_request *request)
     http_respond_error(request, 405, "MethodNotAllowed", text);
 }
 
-/* Target and method. False: answered. */
+/* Parse method and target. Returns false if the request is answered. */
 static bool request_resolve(struct http_request *request)
 {
     struct http_head *head = &request->head;
@@ -458,7 +459,8 @@ static bool request_resolve(struct http_request *request)
     return true;
 }
 
-/* Room for one more? ALWAYS routes are for those who look after an overloaded server. */
+/* Returns true if the request must be refused. ALWAYS routes are served even then: operators need
+ * them on an overloaded server. */
 static bool request_is_shed(const struct http_request *request)
 {
     struct http_server *server = request->connection->server;
@@ -565,7 +567,7 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
     if (request->phase != PHASE_BODY || size == 0)
         return true;
     if (request->match.route->flags & HTTP_ROUTE_STREAM) {
-        request->body_capacity += size; /* counts what came */
+        request->body_capacity += size; /* counts the bytes that came */
         if (request->body_capacity > request->body_max)
             return request_answer_too_large(request);
         request_renew_deadline(request);
@@ -777,7 +779,7 @@ void http_request_done(struct http_request *request, uint64_t sent)
     uint64_t took_ns = tr_now_ns(connection->ctx) - request->began_ns;
     unsigned class = request->answer.status / 100;
 
-    if (request->method == HTTP_HEAD) /* its answer has a length and no body */
+    if (request->method == HTTP_HEAD) /* an answer to HEAD has a length and no body */
         sent = 0;
     request_uncount(request);
     if (class >= 1 && class <= HTTP_CODE_CLASSES)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* response.c: what handlers answer with. The transport puts it on the wire. */
+/* response.c: the answers of handlers. The transport encodes them. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -100,7 +100,7 @@ int http_add_header(struct http_request *request, const char *name, struct span 
     return 0;
 }
 
-/* Release what an answer holds that nobody sends. */
+/* Release what the transport did not take from the answer. */
 static void answer_drop(struct http_request *request)
 {
     struct http_answer *answer = &request->answer;
@@ -128,7 +128,7 @@ void http_answer_deliver(struct http_request *request)
     }
     request->phase = PHASE_ANSWERED;
     request->transport->answer(request);
-    answer_drop(request); /* what the transport has not taken */
+    answer_drop(request); /* the parts that the transport did not take */
 }
 
 static void answer_deliver(struct http_request *request)
@@ -159,7 +159,8 @@ void http_respond_buffer(
     if (body->failed != 0) {
         buffer_free(body);
         if (status < 300 && request->method != HTTP_GET)
-            http_respond_lost(request, body->failed, true, NULL); /* it is done, and not told */
+            http_respond_lost(request, body->failed, true,
+                NULL); /* the work is done, and the client does not learn it */
         else
             http_respond_no_memory(request);
         return;
@@ -191,7 +192,7 @@ void http_respond_error(
 {
     struct buffer body = { .size_max = 4096 };
 
-    /* A label or message that does not fit is a mistake, not a reason to answer nothing. */
+    /* Even if label or message do not fit, the client gets an answer. */
     buffer_text(&body, "{\"error\":\"");
     put_escaped(&body, label);
     buffer_text(&body, "\",\"message\":\"");

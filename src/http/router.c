@@ -53,13 +53,13 @@ static uint32_t hash_of(struct span path)
 {
     uint32_t hash = 2166136261u;
 
-    /* The set of paths is ours, so nobody gains from collisions. */
+    /* The server chooses the paths of its routes, so a client gains nothing from collisions. */
     for (size_t i = 0; i < path.size; i++)
         hash = (hash ^ (unsigned char)path.at[i]) * 16777619u;
     return hash ^ hash >> 15;
 }
 
-/* Number of {names}, or -1 if the path is malformed. */
+/* Returns the number of {names}, or -1 if the path is malformed. */
 static int count_parts(const char *path)
 {
     int count = 0;
@@ -149,7 +149,7 @@ void http_router_fini(struct http_router *router)
     *router = (struct http_router){ 0 };
 }
 
-/* The route of this method; HEAD is served by GET if it has none of its own. */
+/* Take the route if it serves the method. A GET route serves HEAD unless a HEAD route exists. */
 static void match_choose(
     struct http_match *match, const struct http_route *route, enum http_method method)
 {

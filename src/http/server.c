@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* server.c: a server starts, is drained and ends. */
+/* server.c: start, drain and stop of a server. */
 #include "http/server.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ void http_server_leave(struct http_server *server, struct http_entry *entry, uin
         tr_sender_drop(&entry->sender);
         base_free(entry);
     }
-    /* The server may be freed as soon as it has no connection: nothing of it is used after this. */
+    /* The server may be freed as soon as its last connection has left. Do not use it after this. */
     pthread_mutex_lock(&server->lock);
     metric_add(server->stats.connections, -1);
     server->connections--;
@@ -230,9 +230,9 @@ static int server_listen(struct http_server *server, const struct http_server_op
     if (count > 1) {
         int probe;
 
-        /* Listeners of one process share the port by SO_REUSEPORT, which would also let a second
-         * process of this user take half of the connections: whoever has it already is found by
-         * asking for it alone first. */
+        /* The listeners share the port by SO_REUSEPORT. That option would also let a second process
+         * of this user take half of the connections, so bind the port alone first: that fails if
+         * another process has it. */
         rc = net_listen(&server->bound, false, &probe);
         if (rc < 0)
             return server_explain(why, why_size, rc, "Cannot listen on %s: %s.", where,
@@ -257,7 +257,8 @@ static int server_listen(struct http_server *server, const struct http_server_op
         server->listener_count++;
     }
     net_address_text(&server->bound, server->address, sizeof server->address);
-    /* They begin on their workers: who is told that it listens may connect at once. */
+    /* Listeners start on their workers. Wait for them: the caller may connect as soon as this
+     * returns. */
     pthread_mutex_lock(&server->lock);
     while (server->listeners_started < count && server->listeners_live == count)
         pthread_cond_wait(&server->changed, &server->lock);
@@ -348,7 +349,7 @@ static void server_order_all(struct http_server *server, enum http_order order)
         http_connection_order(entry->sender, order);
 }
 
-/* Under the lock: until nothing is left, or `until_ns`. */
+/* Wait until no connection and no listener is left, or `until_ns`. The caller holds the lock. */
 static bool server_wait_empty(struct http_server *server, uint64_t until_ns)
 {
     struct timespec until = { .tv_sec = (time_t)(until_ns / UINT64_C(1000000000)),
@@ -380,7 +381,7 @@ uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns)
     }
     if (!server_wait_empty(server, until_ns)) {
         server_order_all(server, HTTP_ORDER_CUT);
-        /* Requests that wait for others end when those have answered their cancelled asks. */
+        /* Requests that wait for other actors end when those have answered their cancelled asks. */
         if (!server_wait_empty(server, server_now_ns(server) + TR_SECONDS(10)))
             LOG(LOG_ERROR, "http", "connections do not close after a drain",
                 LOG_TEXT("server", server->name), LOG_INT("connections", server->connections));

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shed.c: when there is no place, and how places are counted out.
+/* shed.c: decides which requests get a place, and how many places there are.
  *
- * in_flight_max alone would be a queue: a thousand places in front of what serves a thousand a
- * second make everybody wait for a second. So the places follow the time requests take. In each
- * window of WINDOW_NS the shortest time counts: one request that was quick shows that nothing
- * stands in a queue, however slow others are by nature. It is too long when it is over
- * limits.wait_ns and over BEST_FACTOR times the best that was seen: a database far away is no
- * queue. If it is too long in a window in which somebody was turned away, there are an eighth fewer
- * places in the next one; if it is not, an eighth more. When half of the places are free, nothing
- * stands in a queue any more and all of them are back.
+ * in_flight_max alone would only form a queue: with a thousand places in front of a database that
+ * serves a thousand requests a second, every request waits for a second. So the number of places
+ * follows the time that requests take:
+ *   1. In each window of WINDOW_NS the shortest request counts. One quick request proves that there
+ *      is no queue, even if others are slow by nature.
+ *   2. The shortest time is too long if it is over limits.wait_ns and over BEST_FACTOR times the
+ *      best time seen. A distant database alone is no queue.
+ *   3. If the time is too long in a window that shed requests, the next window has an eighth fewer
+ *      places. If it is not too long, the next window has an eighth more.
+ *   4. When half of the places are free there is no queue any more, and all places return.
  *
  * Invariant: PLACES_MIN (or in_flight_max, if that is less) <= places <= in_flight_max. */
 #include "http/shed.h"
@@ -18,14 +20,14 @@
 #include "support/log.h"
 
 enum {
-    PATH_BYTES = 512,      /* a longer one is decoded, and shed, the ordinary way */
-    PLACES_MIN = 64,       /* never fewer: a database that was away must find somebody */
-    WINDOW_NS = 100000000, /* some requests end in it, or nothing is learnt */
+    PATH_BYTES = 512,      /* requests with a longer path are shed by http_shed_start */
+    PLACES_MIN = 64,       /* enough to notice that a database is back */
+    WINDOW_NS = 100000000, /* long enough for some requests to end in it */
     BEST_FACTOR = 4,
-    BEST_DRIFT = 64, /* the best grows by this part in a quiet window, if it is not seen again */
-    TOLD_NS = 1000000000, /* a line in the log at most this often */
-    /* Who is refused may wait for a moment: refusals in bunches leave more of a full machine for
-     * the work that has its place. */
+    BEST_DRIFT = 64, /* in a quiet window the best time grows by 1/64 if no request reaches it */
+    TOLD_NS = 1000000000, /* at most one log line in this time */
+    /* Refused clients wait for a moment: answering refusals in batches leaves more of the CPU for
+     * the requests that have a place. */
     CALM_PAUSE_NS = 2000000,
     CALM_NS = 20000000,
 };
@@ -46,7 +48,7 @@ static bool has_place_always(const struct http_route *route)
     return route->flags & HTTP_ROUTE_ALWAYS;
 }
 
-/* Count it; the log hears of it now and then, not each time. */
+/* Count a refusal, and log it now and then. */
 static void shed_note(struct http_server *server, uint64_t now_ns)
 {
     uint64_t told_ns = atomic_load_explicit(&server->shed_told_ns, memory_order_relaxed);
@@ -89,7 +91,7 @@ bool http_shed_quickly(struct http_request *request)
 
     if (!http_shed_is_full(server))
         return false;
-    /* Whatever is wrong with it in another way is told the ordinary way. */
+    /* Requests with another fault get its error from the ordinary path. */
     if (!http_method_parse(head->method, &request->method) ||
         !http_target_split(head->target, head->host, &path, &query) || path.size > PATH_BYTES ||
         !http_path_decode(path, bytes, &size))
@@ -97,7 +99,7 @@ bool http_shed_quickly(struct http_request *request)
     http_router_find(
         &server->router, request->method, (struct span){ bytes, size }, &request->match);
     route = request->match.route;
-    request->match.part_count = 0; /* they point to `bytes` */
+    request->match.part_count = 0; /* the parts point to `bytes` */
     if (route == NULL || has_place_always(route) || head->length > route->body_max ||
         (head->is_chunked && route->body_max == 0))
         return false;
@@ -112,7 +114,7 @@ bool http_shed_quickly(struct http_request *request)
 
 /* ---- how many places ------------------------------------------------------------------------ */
 
-/* The best time there is, as far as is known. It may become longer, but not because of a queue. */
+/* Returns the best time seen. It may grow, but not because of a queue. */
 static uint64_t places_best_ns(struct http_server *server, uint64_t shortest_ns, bool has_shed)
 {
     uint64_t best = atomic_load_explicit(&server->best_ns, memory_order_relaxed);
@@ -156,7 +158,7 @@ void http_shed_learn(const struct http_request *request)
     uint64_t took_ns = now_ns - request->began_ns;
 
     if (!request->is_counted || request->answer.status >= 400)
-        return; /* it has not waited, or was refused, which is quick also when work is not */
+        return; /* it did not wait, or was refused, which is quick even when work is slow */
     shortest_ns = atomic_load_explicit(&server->shortest_ns, memory_order_relaxed);
     while (took_ns < shortest_ns &&
            !atomic_compare_exchange_weak_explicit(&server->shortest_ns, &shortest_ns, took_ns,
@@ -164,8 +166,8 @@ void http_shed_learn(const struct http_request *request)
     }
     places_restore(server);
     until_ns = atomic_load_explicit(&server->window_ns, memory_order_relaxed);
-    /* Who moves the window decides; two workers may miss a request of each other's: it is a hint.
-     */
+    /* The worker that moves the window decides. Two workers may miss a request of each other; the
+     * places are a hint. */
     if (now_ns < until_ns || !atomic_compare_exchange_strong_explicit(&server->window_ns, &until_ns,
                                  now_ns + WINDOW_NS, memory_order_relaxed, memory_order_relaxed))
         return;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shed.h: saying no before work is done, for less than the work would cost.
+/* shed.h: refuses requests under overload, before any work is done.
  *
- * A request has a place from when it first waits, or its body is awaited, until its answer. Places
- * are bounded twice: by limits.in_flight_max, and by how long requests have been waiting lately.
- * Any thread. */
+ * A request occupies a place from its first wait, or from the start of its body, until its answer.
+ * The number of places has two bounds: limits.in_flight_max, and one that follows how long recent
+ * requests took. Any thread. */
 #ifndef HTTP_SHED_H
 #define HTTP_SHED_H
 
@@ -12,14 +12,14 @@
 
 #include "http/connection.h"
 
-/* Is no place left? */
+/* Returns true if no place is left. */
 bool http_shed_is_full(const struct http_server *server);
-/* What http_request_start does, and shed what has no place. */
+/* Call http_request_start, and shed the request if it gets no place. */
 void http_shed_start(struct http_request *request);
-/* HTTP/1, when the head of a request is complete: if it must be shed, answer it without memory, id,
- * log line or time in a histogram, and return true. */
+/* Shed an HTTP/1 request whose head is complete, if it gets no place. The answer needs no memory,
+ * id, log line or histogram. Returns true if the request was shed. */
 bool http_shed_quickly(struct http_request *request);
-/* The request is about to be answered: what its time says about the places. */
+/* Adapt the places to the time that this request took. Call it when the request is answered. */
 void http_shed_learn(const struct http_request *request);
 
 #endif

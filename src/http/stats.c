@@ -19,7 +19,7 @@ struct owned {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct owned *all; /* under the lock; only grows */
+static struct owned *all; /* protected by the lock; only grows */
 static uint32_t count;
 
 struct wanted {
@@ -28,7 +28,7 @@ struct wanted {
     enum metric_kind kind;
 };
 
-/* Quotes and backslashes would end the label's value. */
+/* Escape quotes and backslashes, which would end the label's value. */
 static void stats_put_value(char *text, size_t size, const char *value)
 {
     size_t used = 0;
@@ -117,7 +117,7 @@ struct metric *http_stats_reason(
         return metric;
     pthread_mutex_lock(&lock);
     at = atomic_load_explicit(&stats->reason_count, memory_order_relaxed);
-    if (at == known && at < HTTP_REASONS_MAX) { /* or another thread was here: next time */
+    if (at == known && at < HTTP_REASONS_MAX) { /* else another thread was faster: next time */
         snprintf(stats->reasons[at].reason, HTTP_REASON_SIZE, "%s", reason);
         stats->reasons[at].metric = metric;
         atomic_store_explicit(&stats->reason_count, at + 1, memory_order_release);

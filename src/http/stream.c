@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c: answers that go on: server-sent events and WebSocket. A stream lives in its connection;
- * others reach it by messages. A client that does not keep up is told so, cut off and counted: it
- * comes back with its cursor, which is cheaper for everybody than memory without a limit. */
+/* stream.c: open streams: server-sent events and WebSocket. A stream belongs to its connection;
+ * other actors reach it by messages. A client that does not keep up gets a farewell and is cut off
+ * and counted. It returns with its cursor, which is cheaper than unlimited memory. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -85,13 +85,13 @@ int http_sse_open(struct http_request *request, const struct http_stream_options
     request->answer.stream = stream;
     request->phase = PHASE_ANSWERED;
     request->transport->answer(request);
-    /* It came in after the others were told to come back. */
+    /* The stream opened after the drain had ended the others. */
     if (connection->is_draining && !http_connection_is_gone(connection))
         http_streams_drain(connection);
     return 0;
 }
 
-/* Tell the watcher, and forget it. */
+/* Notify the watcher and free the stream. */
 void http_stream_close(struct http_connection *connection, struct http_stream_state *stream)
 {
     struct http_stream_state **link = &connection->streams;
@@ -103,7 +103,8 @@ void http_stream_close(struct http_connection *connection, struct http_stream_st
     if (stream->watcher.box != NULL) {
         struct tr_send_options options = { .lane = TR_CONTROL };
 
-        /* Control, so that a full box does not lose it; a watcher that is gone needs no notice. */
+        /* The control lane has room even if the box is full. A watcher that is gone needs no
+         * notice. */
         tr_try_tell_with(stream->watcher, stream->notice, stream->notice_size, &options);
         tr_sender_drop(&stream->watcher);
     }
@@ -126,7 +127,7 @@ static uint64_t stream_pending(
     return connection->output.pending;
 }
 
-/* NULL: it has none. */
+/* Returns the farewell's frame, or NULL if there is none. */
 static struct http_frame *stream_farewell_frame(const struct http_stream_state *stream)
 {
     const struct http_farewell *farewell = &stream->farewell;
@@ -209,7 +210,7 @@ void http_streams_beat(struct http_connection *connection)
     }
 }
 
-/* Come back in two to five seconds: not all at once. */
+/* Ask the client to return in two to five seconds, so that not all clients return at once. */
 static struct http_frame *stream_retry_frame(struct tr_context *ctx)
 {
     struct buffer text = { 0 };
@@ -244,7 +245,7 @@ static int stream_send_message(http_stream stream, const struct http_message *me
     if (rc < 0)
         return rc;
     rc = tr_try_tell(sender, message, sizeof *message);
-    /* A frame that is lost is a hole in the stream: better none than one with holes. */
+    /* A lost frame would leave a gap in the stream, so end the stream. */
     if (rc == TR_EFULL || rc == TR_ENOMEM)
         tr_try_tell_with(sender, &slow, sizeof slow, &control);
     tr_sender_drop(&sender);
@@ -294,7 +295,7 @@ static void sse_put_lines(struct buffer *buffer, const char *field, struct span 
     }
 }
 
-/* The part before a line end: an id or a name of an event cannot have two lines. */
+/* Returns the text before the first line end: the id and the name of an event are single lines. */
 static struct span sse_first_line(struct span text)
 {
     size_t size = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace.c: W3C trace context. A request's id is the trace id it came with, or a new one. Made when
- * somebody asks for it, since most requests never need it. */
+/* trace.c: W3C trace context. The id of a request is the trace id of its `traceparent`, or a new
+ * one. The first reader of the id creates it, since most requests never need one. */
 #include <string.h>
 
 #include "http/connection.h"
@@ -18,7 +18,7 @@ static bool hex_read(const char *text, size_t digits, uint64_t *ret_value)
 
         if (c >= '0' && c <= '9')
             digit = (unsigned)(c - '0');
-        else if (c >= 'a' && c <= 'f') /* capitals are not allowed */
+        else if (c >= 'a' && c <= 'f') /* capitals are invalid */
             digit = (unsigned)(c - 'a') + 10;
         else
             return false;
@@ -34,8 +34,8 @@ static void hex_write(char *text, size_t digits, uint64_t value)
         text[i] = "0123456789abcdef"[value & 15];
 }
 
-/* version-trace-parent-flags; version ff is forbidden, longer ones of later versions are read as
- * far as they are known. */
+/* Parse version-trace-parent-flags. Version ff is invalid. A later version may be longer; its known
+ * part counts. */
 static bool trace_read_parent(struct span text, struct http_request *request)
 {
     uint64_t version, high, low, parent, flags;
@@ -67,7 +67,7 @@ void http_trace_start(struct http_request *request)
     if (!http_header_one(request, "traceparent", &parent) || !trace_read_parent(parent, request)) {
         request->trace = TRACE_NEW;
         request->trace_high = tr_random(ctx);
-        request->trace_low = tr_random(ctx) | 1; /* all zero is invalid */
+        request->trace_low = tr_random(ctx) | 1; /* all zeros are invalid */
         request->trace_flags = 0;
     }
     request->span_id = tr_random(ctx) | 1;
@@ -88,7 +88,7 @@ static struct http_request *request_writable(const struct http_request *request)
     union {
         const struct http_request *in;
         struct http_request *out;
-    } pun = { .in = request }; /* the id is made when first looked at */
+    } pun = { .in = request }; /* reading the id creates it */
 
     return pun.out;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport.h: what differs between the versions of the protocol on the wire. A connection has one
- * at a time; it may be exchanged (WebSocket after its handshake). HTTP/2 and WebSocket are other
- * tables of this kind. */
+/* transport.h: the table of functions that each protocol on the wire fills in. A connection has one
+ * transport at a time. It may switch: from HTTP/1 to HTTP/2 by the preface or ALPN, and to WebSocket
+ * by its handshake. */
 #ifndef HTTP_TRANSPORT_H
 #define HTTP_TRANSPORT_H
 
@@ -17,40 +17,43 @@ struct tr_event;
 
 struct http_transport {
     const char *name;   /* in the access log: "1.1", "2" */
-    bool cancels_alone; /* each request has a cancel token of its own, not the connection's */
+    bool cancels_alone; /* each request has its own cancel token instead of the connection's */
 
-    /* Go on: consume input, read more while the connection is readable, run handlers, append to
-     * the output. Called after everything that may have changed something; must not block and may
-     * return early (http_connection_again) to let others have their turn. A peer that sends no more
-     * (is_ended, a half-close) still gets what is in flight. */
+    /* Go on: consume input, read more while the connection is readable, run handlers and append to
+     * the output. Called after every event. Must not block; may return early
+     * (http_connection_again) to let other actors run. A peer that only closed its sending side
+     * still gets its answers. */
     void (*run)(struct http_connection *connection);
-    /* An answer or finished work: find the request by the event's tag. */
+    /* Handle a reply or finished work. The event's tag names the request. */
     void (*event)(struct http_connection *connection, const struct tr_event *event);
-    /* The request has its answer (request->answer): encode it. Inside one of its callbacks. */
+    /* Encode request->answer. Called inside a callback of the request. */
     void (*answer)(struct http_request *request);
-    /* A frame of a stream that began with an answer; takes the reference. */
+    /* Append a frame to an open stream. Takes the reference. */
     void (*frame)(struct http_connection *connection, struct http_stream_state *stream,
         struct http_frame *frame);
-    /* Its proper end. */
+    /* End a stream properly. */
     void (*stream_end)(
         struct http_connection *connection, struct http_stream_state *stream, uint16_t code);
-    /* Bytes of the stream that the client has not taken. NULL: the connection's output. */
+    /* Returns the bytes of the stream that the client has not taken. NULL: those of the whole
+     * output. */
     uint64_t (*stream_pending)(
         const struct http_connection *connection, const struct http_stream_state *stream);
-    /* End it at once: its client does not keep up. NULL: the connection fails with it. */
+    /* End a stream at once because its client does not keep up. NULL: the connection fails with
+     * it. */
     void (*stream_cut)(struct http_connection *connection, struct http_stream_state *stream);
-    /* A sign of life, when nothing was sent for a while. NULL: a comment of an event stream. */
+    /* Send a heartbeat on a quiet stream. NULL: an empty comment of the event stream. */
     void (*stream_beat)(struct http_connection *connection, struct http_stream_state *stream);
-    /* When to be called by `expired`; UINT64_MAX: never. */
+    /* Returns when `expired` must be called; UINT64_MAX: never. */
     uint64_t (*deadline)(const struct http_connection *connection);
     void (*expired)(struct http_connection *connection);
-    /* No new requests: finish what is there. */
+    /* Take no new requests, and finish those that are there. */
     void (*drain)(struct http_connection *connection);
-    /* The connection is dead: abandon requests. Called once. Number of requests that were cut. */
+    /* Abandon all requests of a dead connection. Called once. Returns the number of requests cut
+     * off. */
     uint32_t (*gone)(struct http_connection *connection);
-    /* No request waits for anything any more: after `gone`, the actor may end. */
+    /* Returns true if no request waits for an event; after `gone` the actor may then end. */
     bool (*is_idle)(const struct http_connection *connection);
-    /* The turn is over: give back what is not needed until the next. */
+    /* Release memory that is not needed until the next turn. */
     void (*shrink)(struct http_connection *connection);
     void (*fini)(struct http_connection *connection);
 };

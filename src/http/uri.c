@@ -14,7 +14,7 @@ static int hex_digit(char c)
     return -1;
 }
 
-/* Is there one continuation byte after another in their range? */
+/* Returns the size of the UTF-8 sequence at `at`, or 0 if it is invalid. */
 static size_t sequence_size(const unsigned char *at, size_t left)
 {
     unsigned char first = at[0];
@@ -59,7 +59,7 @@ bool http_is_utf8(const char *bytes, size_t size)
     return true;
 }
 
-/* The rest of an absolute form behind its authority. */
+/* Skip scheme and authority of an absolute form. Returns false if the authority is not `host`. */
 static bool skip_authority(struct span *target, struct span host)
 {
     static const char *const schemes[] = { "http://", "https://" };
@@ -105,11 +105,6 @@ bool http_target_split(
         *ret_query = (struct span){ mark + 1, target.size - ret_path->size - 1 };
     }
     return true;
-}
-
-bool http_path_is_encoded(struct span path)
-{
-    return memchr(path.at, '%', path.size) != NULL;
 }
 
 static bool segments_are_clean(const char *path, size_t size)

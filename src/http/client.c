@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.c: the client from outside: start and stop, and the request checked and copied before it
- * goes to the actor. */
+/* client.c: start and stop of the client. It checks and copies each request before it goes to the
+ * actor. */
 #include "http/client.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/assert.h"
 #include "http/client_private.h"
 
-/* ---- start and stop ------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------ */
 
 static int client_check_options(const struct http_client_options *options)
 {
@@ -20,16 +20,16 @@ static int client_check_options(const struct http_client_options *options)
     if (options->concurrent_max > HTTP_CLIENT_CONCURRENT_MAX ||
         options->queue_max > HTTP_CLIENT_QUEUE_MAX)
         return TR_EINVAL;
-    /* Without its resolver thread a lookup blocks the worker; without OpenSSL the certificates
-     * cannot be handed over. */
+    /* Without a resolver thread a lookup would block the worker. Without OpenSSL the certificates
+     * cannot be passed on. */
     if (!(curl->features & CURL_VERSION_ASYNCHDNS) || curl->ssl_version == NULL ||
         strncmp(curl->ssl_version, "OpenSSL/", 8) != 0)
         return TR_EUNSUPPORTED;
     return 0;
 }
 
-/* Read here and not by libcurl: it would do it on a worker, and a wrong path would show only with
- * the first request. */
+/* Read the certificates here: libcurl would read them on a worker, and a wrong path would show only
+ * at the first request. */
 static int client_read_authorities(const char *path, X509_STORE **ret_store)
 {
     const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
@@ -83,7 +83,7 @@ static void client_destroy(struct http_client *client)
     X509_STORE_free(client->authorities);
     base_free(client->user_agent);
     base_free(client);
-    curl_global_cleanup(); /* counted */
+    curl_global_cleanup(); /* libcurl counts its users */
 }
 
 int http_client_start(struct tr_system *system, const struct http_client_options *options,
@@ -133,7 +133,7 @@ void http_client_stop(struct http_client **client)
     client_destroy(c);
 }
 
-/* ---- checking ------------------------------------------------------------------------------- */
+/* ---- checks of a request ------------------------------------------------------------------- */
 
 static const char *client_method(const char *name)
 {
@@ -153,7 +153,7 @@ static bool is_plain_get(const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-/* RFC 9110 section 5.6.2. */
+/* Returns true for a token of RFC 9110, section 5.6.2. */
 static bool is_token(struct span text)
 {
     for (size_t i = 0; i < text.size; i++) {
@@ -165,7 +165,8 @@ static bool is_token(struct span text)
     return text.size > 0;
 }
 
-/* What libcurl decides: two voices about where a message ends are how requests are smuggled. */
+/* Returns true for fields that libcurl sets. Two opinions about where a message ends allow request
+ * smuggling. */
 static bool is_ours(struct span name)
 {
     static const char *const ours[] = { "Host", "Content-Length", "Transfer-Encoding", "Connection",
@@ -178,7 +179,8 @@ static bool is_ours(struct span name)
     return false;
 }
 
-/* "Name: value" with a value: libcurl takes "Name:" as an order to leave one out. */
+/* Check "Name: value". The value must not be empty: libcurl reads "Name:" as an order to omit the
+ * field. */
 static bool is_header(const char *line, struct span *ret_name)
 {
     const char *colon = strchr(line, ':');
@@ -227,7 +229,7 @@ static int job_copy_headers(struct client_job *job, const char *const *headers)
         rc = job_add_header(job, *headers);
     }
     if (rc == 0 && !has_type)
-        rc = job_add_header(job, "Content-Type:"); /* libcurl would call it a form */
+        rc = job_add_header(job, "Content-Type:"); /* libcurl would add the type of a form */
     return rc;
 }
 
@@ -236,7 +238,7 @@ static int url_error(CURLUcode code)
     return code == CURLUE_OUT_OF_MEMORY ? TR_ENOMEM : TR_EINVAL;
 }
 
-/* Parsed by the library that will use it, so there are no two opinions about what the host is. */
+/* Parse the URL with the library that will use it, so that both agree on the host. */
 static int job_parse_url(struct client_job *job, CURLU *parts)
 {
     char *scheme = NULL, *host = NULL;
@@ -263,7 +265,7 @@ static int job_parse_url(struct client_job *job, CURLU *parts)
     return rc;
 }
 
-/* A value that is none, which is ours to prevent, would otherwise be a header of its own choice. */
+/* Add the header. A malformed value, which is our bug, could smuggle another header. */
 static int job_add_trace(struct client_job *job, const char *traceparent)
 {
     enum { VALUE_SIZE = 55 };
@@ -277,7 +279,7 @@ static int job_add_trace(struct client_job *job, const char *traceparent)
     return job_add_header(job, line);
 }
 
-/* libcurl forgives one slash and three, and then the path is a host. */
+/* libcurl accepts one or three slashes too, and would then read the path as a host. */
 static bool has_two_slashes(const char *url)
 {
     const char *colon = strchr(url, ':');
@@ -330,7 +332,8 @@ static int job_fill(
         request->size_max > HTTP_CLIENT_ANSWER_MAX ||
         request->redirects_max > HTTP_CLIENT_REDIRECTS_MAX)
         return TR_EINVAL;
-    /* A redirected POST becomes a GET, or is sent twice: whoever wants that decides for itself. */
+    /* A redirected POST becomes a GET or is sent twice, so callers that want that do it
+     * themselves. */
     if (request->redirects_max > 0 && !is_plain_get(job->method))
         return TR_EINVAL;
     job->size_max = request->size_max == 0 ? HTTP_CLIENT_ANSWER_MAX : request->size_max;
@@ -385,7 +388,7 @@ bool http_client_takes(const char *url)
     return true;
 }
 
-/* ---- asking --------------------------------------------------------------------------------- */
+/* ---- asks ---------------------------------------------------------------------------------- */
 
 int http_client_ask(struct tr_context *ctx, struct http_client *client,
     const struct http_client_request *request, uint32_t tag)

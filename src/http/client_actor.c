@@ -4,18 +4,18 @@
  *     message --> queue --> active (in the multi handle) --> answered, freed
  *                   \_________________\___ deadline, stop ___/
  *
- * libcurl does no waiting of its own: it says which descriptors and which one timer it wants to
- * hear of, and is called when they are ready. It expects to be told again and again while a
- * descriptor is ready, so watches are one-shot and armed again after each call.
+ * libcurl does not wait itself. It names the descriptors and the one timer it needs, and the actor
+ * calls it when they are ready. It expects a call again and again while a descriptor is ready, so
+ * watches are one-shot and armed again after each call.
  *
  * Invariants:
- *  1. A job is in the queue or among the active, never both, and has an open reply and a timer that
- *     ends it at its deadline. So every request ends, even if libcurl or a watch lets it down.
- *  2. A job is among the active if and only if its easy handle is in the multi handle.
- *  3. active_count <= concurrent_max; while something is queued active_count == concurrent_max,
- *     between handlers.
+ *  1. A job is either in the queue or active. It has an open reply and a timer that ends it at its
+ *     deadline. So every request ends, even if libcurl or a watch fails.
+ *  2. A job is active if and only if its easy handle is in the multi handle.
+ *  3. active_count <= concurrent_max. Between handlers, active_count == concurrent_max while a job
+ *     is queued.
  *  4. Handles are added and removed only outside libcurl's callbacks.
- *  5. A descriptor is forgotten before libcurl closes it: it says CURL_POLL_REMOVE first.
+ *  5. The actor stops watching a descriptor before libcurl closes it: CURL_POLL_REMOVE comes first.
  *  6. `ctx` is set exactly while a handler runs. */
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@
 
 enum { TAG_SOCKET = 1, TAG_TIMER, TAG_DEADLINE };
 
-/* How often libcurl may ask to run at once before others get the worker. */
+/* How many times libcurl may run again at once before other actors get the worker. */
 enum { ROUNDS_MAX = 16 };
 
 struct client_socket {
@@ -38,7 +38,7 @@ struct client_socket {
     bool is_armed;
 };
 
-/* ---- counting ------------------------------------------------------------------------------- */
+/* ---- metrics ------------------------------------------------------------------------------- */
 
 #define FAILURE(reason)                                                                            \
     {                                                                                              \
@@ -82,7 +82,7 @@ static void client_count_end(const struct client_job *job, uint64_t now_ns, int 
             metric_add(&metrics[FAILURES + i], 1);
 }
 
-/* The host and nothing else of the URL: paths and queries may carry what is not ours to write. */
+/* Log only the host of the URL: paths and queries may contain secrets. */
 static void client_log_failure(const struct client_job *job, int status, CURLcode code)
 {
     if (status == TR_EACCES)
@@ -94,9 +94,9 @@ static void client_log_failure(const struct client_job *job, int status, CURLcod
             LOG_TEXT("why", code == CURLE_OK ? "" : curl_easy_strerror(code)));
 }
 
-/* ---- the end of a job ----------------------------------------------------------------------- */
+/* ---- the end of a job ---------------------------------------------------------------------- */
 
-/* The job is in no list any more. */
+/* End a job that is in no list any more. */
 static void client_end_job(
     struct client_actor *self, struct client_job *job, int status, CURLcode code)
 {
@@ -107,7 +107,7 @@ static void client_end_job(
     if (!is_answer)
         client_log_failure(job, status, code);
     (void)tr_reply_send(&job->reply, status, is_answer ? job->answer.bytes : NULL,
-        is_answer ? job->answer.size : 0); /* who gave up has been answered already */
+        is_answer ? job->answer.size : 0); /* a caller that gave up has its answer already */
     http_client_job_destroy(job);
 }
 
@@ -122,7 +122,7 @@ static void client_leave_queue(struct client_actor *self, struct client_job **li
     metric_add(&metrics[QUEUED], -1);
 }
 
-/* Both lists own their jobs; this one's handle goes out of libcurl's hands first. */
+/* Take the job from the active list and its handle from libcurl. */
 static void client_leave_active(struct client_actor *self, struct client_job *job)
 {
     struct client_job **link = &self->active;
@@ -154,7 +154,7 @@ static void client_end_all(struct client_actor *self, int status)
     }
 }
 
-/* ---- what libcurl wants to hear of ---------------------------------------------------------- */
+/* ---- sockets and timer of libcurl ---------------------------------------------------------- */
 
 static struct client_socket *client_socket_find(struct client_actor *self, int fd)
 {
@@ -185,8 +185,8 @@ static void client_socket_arm(struct client_actor *self, struct client_socket *a
     at->is_armed = tr_fd_watch(self->ctx, at->fd, at->events, TAG_SOCKET) == 0;
 }
 
-/* A socket that cannot be watched for want of memory is tried again with the next event; if none
- * comes its request ends at its deadline. An error returned to libcurl would end all of them. */
+/* Without memory a socket is watched after the next event; if none comes its request ends at its
+ * deadline. An error returned to libcurl would end all requests. */
 static int client_on_socket(CURL *easy, curl_socket_t fd, int what, void *data, void *socket_data)
 {
     struct client_actor *self = data;
@@ -213,7 +213,7 @@ static int client_on_socket(CURL *easy, curl_socket_t fd, int what, void *data, 
 static void client_set_timer(struct client_actor *self, uint64_t delay_ns)
 {
     if (tr_after(self->ctx, delay_ns, TAG_TIMER, &self->timer_id) < 0)
-        self->timer_id = 0; /* the deadlines of the requests hold */
+        self->timer_id = 0; /* the deadlines of the requests still hold */
 }
 
 static int client_on_timer(CURLM *multi, long timeout_ms, void *data)
@@ -225,13 +225,13 @@ static int client_on_timer(CURLM *multi, long timeout_ms, void *data)
     if (self->timer_id != 0)
         tr_timer_stop(self->ctx, self->timer_id);
     self->timer_id = 0;
-    self->is_due = timeout_ms == 0; /* it must not be called from here */
+    self->is_due = timeout_ms == 0; /* libcurl must not be called from here */
     if (timeout_ms > 0)
         client_set_timer(self, TR_MILLISECONDS(timeout_ms));
     return 0;
 }
 
-/* ---- running -------------------------------------------------------------------------------- */
+/* ---- running libcurl ----------------------------------------------------------------------- */
 
 static void client_run_curl(struct client_actor *self, int fd, int ready)
 {
@@ -262,7 +262,7 @@ static void client_start_job(struct client_actor *self, struct client_job *job)
 {
     int status;
 
-    if (tr_reply_is_cancelled(job->reply)) { /* nobody waits for it any more */
+    if (tr_reply_is_cancelled(job->reply)) { /* the caller has gone */
         client_end_job(self, job, TR_ECANCELLED, CURLE_OK);
         return;
     }
@@ -289,7 +289,7 @@ static void client_start_queued(struct client_actor *self)
     }
 }
 
-/* After anything happened: answer what ended, begin what waits, watch what is to be watched. */
+/* Answer ended jobs, start queued ones, and watch sockets. Called after every event. */
 static void client_settle(struct client_actor *self)
 {
     for (int rounds = 0;; rounds++) {
@@ -344,7 +344,7 @@ static void client_on_deadline(struct client_actor *self, uint64_t timer_id)
         }
 }
 
-/* ---- the actor ------------------------------------------------------------------------------ */
+/* ---- the actor ----------------------------------------------------------------------------- */
 
 static void client_refuse(struct tr_context *ctx, struct client_job *job, int status)
 {
@@ -438,7 +438,7 @@ static int client_start(void *state, struct tr_context *ctx)
     curl_multi_setopt(self->multi, CURLMOPT_TIMERFUNCTION, client_on_timer);
     curl_multi_setopt(self->multi, CURLMOPT_TIMERDATA, self);
     curl_multi_setopt(self->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
-    /* Connections kept for the next request. */
+    /* Idle connections that are kept for the next request. */
     curl_multi_setopt(self->multi, CURLMOPT_MAXCONNECTS, (long)self->client->concurrent_max);
     return 0;
 }
@@ -457,8 +457,8 @@ static void client_stop(void *state, struct tr_context *ctx, enum tr_why why)
     self->ctx = NULL;
 }
 
-/* After a stop there is nothing left but the table. One that was killed had none: the runtime has
- * forgotten its watches and answered for it. */
+/* After `stop` only the table of sockets is left. After a kill `stop` did not run: the runtime has
+ * removed the watches and answered the callers. */
 static void client_finish(void *state)
 {
     struct client_actor *self = state;

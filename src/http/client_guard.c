@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client_guard.c: which addresses a request may go to.
+/* client_guard.c: decides which addresses a request may go to.
  *
- * IPv4 is allowed unless it is in a special range, for nearly all of it is in use. IPv6 is refused
- * unless it is in the one eighth that is given out, so ranges that get a meaning later stay
- * refused; this also refuses the forms that carry an IPv4 address (mapped, compatible, translated),
- * which a kernel might turn into one. NAT64 (RFC 6052) stays: a host in an IPv6-only network
- * reaches all of IPv4 by it, so the address inside is judged. 6to4 and Teredo carry one too; they
- * are historic and refused whole. */
+ * IPv4 is allowed except for special ranges, since nearly all of it is in use. IPv6 is refused
+ * except for the eighth that is assigned, so ranges that get a meaning later stay refused. This
+ * also refuses the forms that contain an IPv4 address (mapped, compatible, translated), which a
+ * kernel might turn into one. NAT64 (RFC 6052) is allowed, since a host in an IPv6-only network
+ * reaches all of IPv4 by it; the guard checks the address inside. 6to4 and Teredo contain one
+ * too; they are historic and refused. */
 #include <netinet/in.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ struct v4_range {
     unsigned bits;
 };
 
-/* IANA's registry of special purpose addresses (RFC 6890), and multicast and what is reserved. */
+/* IANA's special purpose addresses (RFC 6890), multicast and reserved addresses. */
 static const struct v4_range v4_refused[] = {
     { 0x00000000, 8 },  /* 0.0.0.0/8, this network */
     { 0x0a000000, 8 },  /* 10.0.0.0/8, private */
@@ -45,7 +45,7 @@ static const struct v6_range v6_refused[] = {
     { { 0x20, 0x01, 0x00, 0x00 }, 23 }, /* 2001::/23, protocol assignments; Teredo, ORCHID … */
     { { 0x20, 0x01, 0x0d, 0xb8 }, 32 }, /* 2001:db8::/32, documentation */
     { { 0x20, 0x02 }, 16 },             /* 2002::/16, 6to4 */
-    { { 0x3f, 0xfe }, 16 },             /* 3ffe::/16, the 6bone that was */
+    { { 0x3f, 0xfe }, 16 },             /* 3ffe::/16, the former 6bone */
     { { 0x3f, 0xff }, 20 },             /* 3fff::/20, documentation */
 };
 

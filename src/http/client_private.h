@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client_private.h: what the client's files share. client.c checks and copies requests,
+/* client_private.h: the structs that the client's files share. client.c checks and copies requests,
  * client_actor.c owns libcurl's multi handle, client_transfer.c one easy handle. */
 #ifndef HTTP_CLIENT_PRIVATE_H
 #define HTTP_CLIENT_PRIVATE_H
@@ -9,7 +9,7 @@
 
 #include "http/client.h"
 
-/* What does not change while the client runs; read by the actor and by those who ask. */
+/* The constants of a running client, read by the actor and by callers. */
 struct http_client {
     struct tr_system *system;
     tr_sender sender;
@@ -21,15 +21,15 @@ struct http_client {
     bool allow_private;
 };
 
-/* How far the answer of this hop (the first, or behind a redirect) is. */
+/* The progress of the answer of this hop: the first request, or one after a redirect. */
 enum client_hop {
     HOP_SENT, /* no status line has come */
-    HOP_HEAD, /* header lines come */
-    HOP_BODY, /* body or trailers come */
+    HOP_HEAD, /* header lines are arriving */
+    HOP_BODY, /* body or trailers are arriving */
 };
 
-/* One request, from the copy of what was asked to its answer. Owned by the message that carries it,
- * then by the actor; libcurl borrows it while `easy` is set. */
+/* One request, from the copy of its arguments to its answer. The message that carries it owns it,
+ * then the actor; libcurl borrows it while `easy` is set. */
 struct client_job {
     struct client_job *next;
     tr_reply_handle reply;
@@ -48,42 +48,41 @@ struct client_job {
     size_t size_max;
     uint32_t redirects_max;
 
-    CURL *easy; /* while it is under way */
+    CURL *easy; /* while it is in progress */
     const struct http_client *client;
     struct buffer answer; /* struct http_client_answer, then the body */
     size_t head_size;
     uint32_t max_age_s;
     enum client_hop hop;
-    bool was_refused; /* of this hop: the guard said no to an address */
-    int trouble;      /* why a callback of ours ended the transfer; 0 if none did */
+    bool was_refused; /* the guard refused an address of this hop */
+    int trouble;      /* why one of our callbacks ended the transfer; 0: none did */
 };
 
 struct client_message {
     struct client_job *job; /* owned */
 };
 
-/* Check and copy. TR_EINVAL, TR_ETOOBIG, TR_ENOMEM. */
+/* Check and copy a request. TR_EINVAL, TR_ETOOBIG, TR_ENOMEM. */
 int http_client_job_create(
     const struct http_client_request *request, uint64_t now_ns, struct client_job **ret_job);
-/* NULL is fine. It is not in a multi handle and has no open reply. */
+/* Free a job that is in no multi handle and has no open reply. NULL is fine. */
 void http_client_job_destroy(struct client_job *job);
 
-/* Make job->easy. TR_ENOMEM. */
+/* Create job->easy. TR_ENOMEM. */
 int http_client_transfer_start(struct client_job *job, const struct http_client *client);
-/* The transfer ended: its status for the asker. On 0 job->answer is what to reply. */
+/* Returns the status for the caller after a transfer. On 0 job->answer is the reply. */
 int http_client_transfer_end(struct client_job *job, CURLcode code);
 
-/* What one more Cache-Control line says. `max_age_s` is what those before it said, UINT32_MAX at
- * first: the smallest counts. */
+/* Returns the smaller of `max_age_s` (UINT32_MAX at first) and what one Cache-Control line says. */
 uint32_t http_client_max_age(struct span value, uint32_t max_age_s);
 
 extern const struct tr_type http_client_type;
-/* The actor's struct. */
+/* The state of the actor. */
 struct client_actor {
     const struct http_client *client;
-    struct tr_context *ctx; /* while a handler runs: libcurl's callbacks need it */
+    struct tr_context *ctx; /* set while a handler runs; libcurl's callbacks need it */
     CURLM *multi;
-    struct client_socket *sockets; /* those libcurl wants watched */
+    struct client_socket *sockets; /* the sockets libcurl watches */
     uint32_t socket_count;
     uint32_t socket_capacity;
     struct client_job *active;
@@ -91,7 +90,7 @@ struct client_actor {
     struct client_job *queue; /* first come, first served */
     struct client_job **queue_end;
     uint32_t queue_count;
-    uint64_t timer_id; /* libcurl's one timer; 0 is none */
+    uint64_t timer_id; /* libcurl's only timer; 0: none */
     bool is_due;       /* libcurl wants to run now */
 };
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client_transfer.c: one request in libcurl's hands.
+/* client_transfer.c: one request inside libcurl.
  *
- * The callbacks run inside libcurl, inside the actor's turn. They only look, note in the job what
- * they saw and say stop; the actor takes the handle apart afterwards. Limits are kept here, while
- * bytes arrive: neither the header lines nor the body of an answer are ever held beyond them. */
+ * The callbacks run inside libcurl, in the actor's turn. They only record in the job what they
+ * see, and may end the transfer; the actor takes the handle apart afterwards. The callbacks
+ * enforce the limits while bytes arrive: neither the header lines nor the body of an answer are
+ * kept above them. */
 #include <openssl/ssl.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -14,7 +15,7 @@
 
 enum { CONNECT_MS_MAX = 5000, IDLE_S_MAX = 60 };
 
-/* ---- Cache-Control -------------------------------------------------------------------------- */
+/* ---- Cache-Control ------------------------------------------------------------------------- */
 
 static bool is_space(char c)
 {
@@ -32,7 +33,7 @@ static struct span line_trimmed(struct span text)
     return text;
 }
 
-/* Up to the next comma that is not inside quotes; *rest begins behind it. */
+/* Take the text up to the next comma outside quotes; *rest begins behind it. */
 static struct span next_directive(struct span *rest)
 {
     struct span one = { rest->at, 0 };
@@ -52,7 +53,7 @@ static struct span next_directive(struct span *rest)
     return line_trimmed(one);
 }
 
-/* Seconds (RFC 9111 section 1.2.2). What cannot be read counts as stale, section 4.2.1. */
+/* Parse seconds (RFC 9111, section 1.2.2). An unreadable value counts as stale (section 4.2.1). */
 static uint32_t seconds_of(struct span text)
 {
     uint64_t seconds;
@@ -93,9 +94,9 @@ uint32_t http_client_max_age(struct span value, uint32_t max_age_s)
     return max_age_s;
 }
 
-/* ---- callbacks ------------------------------------------------------------------------------ */
+/* ---- callbacks ----------------------------------------------------------------------------- */
 
-/* Not our return value but this tells why, later. 0 bytes taken ends a transfer. */
+/* End the transfer by taking 0 bytes, and record why. */
 static size_t transfer_end_with(struct client_job *job, int trouble)
 {
     job->trouble = trouble;
@@ -108,7 +109,7 @@ static size_t transfer_on_body(char *bytes, size_t size, size_t count, void *dat
     size_t so_far = job->answer.size - sizeof(struct http_client_answer);
 
     size *= count;
-    if (tr_reply_is_cancelled(job->reply)) /* the asker is gone: spare the rest */
+    if (tr_reply_is_cancelled(job->reply)) /* the caller is gone: skip the rest */
         return transfer_end_with(job, TR_ECANCELLED);
     if (size > job->size_max - so_far)
         return transfer_end_with(job, TR_ETOOBIG);
@@ -129,7 +130,7 @@ static bool line_take_name(struct span *line, const char *name)
     return true;
 }
 
-/* One whole line. Those of redirects, of interim answers and of trailers come here too. */
+/* Handle one header line. Lines of redirects, interim answers and trailers come here too. */
 static size_t transfer_on_header(char *bytes, size_t size, size_t count, void *data)
 {
     struct client_job *job = data;
@@ -149,7 +150,7 @@ static size_t transfer_on_header(char *bytes, size_t size, size_t count, void *d
     return size * count;
 }
 
-/* The only place where a connection is made, whatever name, number or redirect led to it. */
+/* Open a socket. Every connection passes here, whatever name, address or redirect led to it. */
 static curl_socket_t transfer_on_open(
     void *data, curlsocktype purpose, struct curl_sockaddr *address)
 {
@@ -167,7 +168,7 @@ static curl_socket_t transfer_on_open(
         address->family, address->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address->protocol);
 }
 
-/* Connected, about to send: each hop begins here. */
+/* Start a hop: the connection is open and the request is about to be sent. */
 static int transfer_on_request(void *data, char *peer, char *local, int peer_port, int local_port)
 {
     struct client_job *job = data;
@@ -190,7 +191,7 @@ static CURLcode transfer_on_tls(CURL *easy, void *context, void *data)
     return CURLE_OK;
 }
 
-/* ---- options -------------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------- */
 
 #define SET(easy, option, value) (curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
 
@@ -202,7 +203,7 @@ static bool transfer_set_policy(
     return SET(easy, CURLOPT_PROTOCOLS_STR, protocols) &&
            SET(easy, CURLOPT_REDIR_PROTOCOLS_STR, protocols) &&
            SET(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L) &&
-           SET(easy, CURLOPT_PROXY, "") && /* nor what the environment says */
+           SET(easy, CURLOPT_PROXY, "") && /* ignore the environment's proxy too */
            SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED) &&
            SET(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1) &&
            SET(easy, CURLOPT_HTTP09_ALLOWED, 0L) &&
@@ -213,8 +214,7 @@ static bool transfer_set_policy(
            SET(easy, CURLOPT_MAXREDIRS, (long)job->redirects_max) &&
            /* Signals belong to the program. libcurl writes with MSG_NOSIGNAL. */
            SET(easy, CURLOPT_NOSIGNAL, 1L) &&
-           /* Ending a request whose name is still being looked up would else wait for the lookup:
-            * the thread is left to end by itself. */
+           /* Do not wait for a lookup when its request ends: the thread ends by itself. */
            SET(easy, CURLOPT_QUICK_EXIT, 1L) &&
            SET(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS_MAX) &&
            SET(easy, CURLOPT_MAXAGE_CONN, (long)IDLE_S_MAX) &&
@@ -244,7 +244,7 @@ static bool transfer_set_request(CURL *easy, const struct client_job *job)
         return false;
     if (is_head)
         return SET(easy, CURLOPT_NOBODY, 1L);
-    /* The announced length; what really comes is counted in transfer_on_body. */
+    /* This checks the announced length; transfer_on_body counts the bytes. */
     if (!SET(easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)job->size_max))
         return false;
     if (is_get)
@@ -272,10 +272,10 @@ int http_client_transfer_start(struct client_job *job, const struct http_client 
     return 0;
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------- */
 
-/* The URL was checked before, so these are about where a redirect points, unless the peer does not
- * speak HTTP. */
+/* The URL was checked before, so these codes are about a redirect's target, unless the peer does
+ * not speak HTTP. */
 static int transfer_status_of_protocol(const struct client_job *job)
 {
     return job->hop != HOP_SENT && job->redirects_max > 0 ? TR_EACCES : TR_EIO;
@@ -285,7 +285,7 @@ static int transfer_status_of_memory(const struct client_job *job)
 {
     curl_off_t first_byte_us = 0;
 
-    /* libcurl has this code for a single header line over 100 KB, too. */
+    /* libcurl has this code for a header line over 100 KB, too. */
     curl_easy_getinfo(job->easy, CURLINFO_STARTTRANSFER_TIME_T, &first_byte_us);
     return first_byte_us > 0 ? TR_ETOOBIG : TR_ENOMEM;
 }

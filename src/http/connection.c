@@ -30,7 +30,7 @@ enum {
     TURN_BYTES = 1 << 20, /* one turn reads at most this, then other actors run */
 };
 
-/* ---- for transports ------------------------------------------------------------------------- */
+/* ---- for transports ------------------------------------------------------------------------ */
 
 ssize_t http_connection_read(struct http_connection *connection, char *bytes, size_t size)
 {
@@ -103,7 +103,7 @@ void http_connection_again(struct http_connection *connection)
     connection->wants_again = true;
 }
 
-/* ---- the turn ------------------------------------------------------------------------------- */
+/* ---- the turn ------------------------------------------------------------------------------ */
 
 /* Record since when output waits for the peer. */
 static void connection_note_waiting(struct http_connection *connection)
@@ -361,7 +361,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
     return connection_leave_turn(connection);
 }
 
-/* ---- its life ------------------------------------------------------------------------------- */
+/* ---- start and end ------------------------------------------------------------------------- */
 
 static int connection_start(void *state, struct tr_context *ctx)
 {

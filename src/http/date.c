@@ -90,7 +90,7 @@ const char *http_date_now(const struct tr_env *env, uint64_t now_ns)
     return cache.text;
 }
 
-/* ---- parsing: the three forms of RFC 9110 --------------------------------------------------- */
+/* ---- parsing: the three forms of RFC 9110 -------------------------------------------------- */
 
 struct cursor {
     const char *at, *end;

@@ -30,7 +30,7 @@ enum http_method {
     HTTP_OPTIONS,
 };
 
-/* ---- the request: everything borrowed until it is answered ----------------------------------- */
+/* ---- the request: everything borrowed until it is answered --------------------------------- */
 
 enum http_method http_method(const struct http_request *request);
 struct span http_path(const struct http_request *request);  /* decoded, without the query */
@@ -84,7 +84,7 @@ void *http_gate_service(const struct http_request *request);
  * its callbacks runs any more. The request's memory is freed after that. One per request. */
 void http_on_end(struct http_request *request, void (*end)(void *data), void *data);
 
-/* ---- answering: exactly once ---------------------------------------------------------------- */
+/* ---- answering: exactly once --------------------------------------------------------------- */
 
 /* Add a header to the answer, before answering. Asserts that name and value contain no CR, LF or
  * NUL. TR_ENOMEM. */
@@ -144,7 +144,7 @@ void http_respond_frame(
 /* Make a connection (tr_self of http_context) run its checks now. Any thread. */
 void http_wake(tr_weak connection);
 
-/* ---- answering later ------------------------------------------------------------------------ */
+/* ---- answering later ----------------------------------------------------------------------- */
 
 typedef void (*http_then_fn)(struct http_request *request, const struct tr_event *event);
 /* Ask an actor. `then` runs in the connection's turn with the TR_EVENT_REPLY, whatever its status,
@@ -158,7 +158,7 @@ int http_ask(struct http_request *request, tr_sender to, const void *message, si
 int http_offload(struct http_request *request, tr_work_fn work, void *argument,
     void (*drop)(void *argument), http_then_fn then);
 
-/* ---- body as it comes (uploads): routes with HTTP_ROUTE_STREAM ------------------------------ */
+/* ---- body as it comes (uploads): routes with HTTP_ROUTE_STREAM ----------------------------- */
 
 /* Called with each piece of a body. Size 0 is the end; NULL means that the client went away. Return
  * false to pause the body until http_body_resume (back-pressure). */
@@ -166,7 +166,7 @@ typedef bool (*http_piece_fn)(struct http_request *request, const char *bytes, s
 void http_on_body(struct http_request *request, http_piece_fn piece);
 void http_body_resume(struct http_request *request);
 
-/* ---- streams: server-sent events and WebSocket ---------------------------------------------- */
+/* ---- streams: server-sent events and WebSocket --------------------------------------------- */
 
 /* Bytes shared by many streams without a copy. */
 struct http_frame;
@@ -225,7 +225,7 @@ int http_stream_send(http_stream stream, struct http_frame *frame);
 /* Send `last` (may be NULL), then end the stream; a WebSocket gets the close code. */
 void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close_code);
 
-/* ---- routes and server ---------------------------------------------------------------------- */
+/* ---- routes and server --------------------------------------------------------------------- */
 
 enum http_route_flags {
     HTTP_ROUTE_STREAM = 1, /* the handler runs when the header is complete; see http_on_body */
@@ -306,7 +306,7 @@ uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns);
 /* Stop the server and null *server. A server that was not drained is drained without waiting. */
 void http_server_stop(struct http_server **server);
 
-/* ---- helpers for handlers ------------------------------------------------------------------- */
+/* ---- helpers for handlers ------------------------------------------------------------------ */
 
 struct http_range {
     uint64_t first;

@@ -35,7 +35,7 @@ enum {
     DRAIN_IDLE_NS = 1000000000,  /* time for an idle client to send one more request */
 };
 
-/* ---- input ---------------------------------------------------------------------------------- */
+/* ---- input --------------------------------------------------------------------------------- */
 
 static void input_free(struct http_input *input)
 {
@@ -112,7 +112,7 @@ static int input_room(struct http_connection *connection)
     return input_resize(connection, 0, capacity);
 }
 
-/* ---- refusing ------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------ */
 
 void http1_start_closing(struct http_connection *connection, bool linger)
 {
@@ -172,7 +172,7 @@ static void http1_refuse_late_head(struct http_connection *connection)
     http1_refuse(connection, 408, "RequestTimeout", text);
 }
 
-/* ---- heads ---------------------------------------------------------------------------------- */
+/* ---- heads --------------------------------------------------------------------------------- */
 
 static int http1_prepare_request(struct http_connection *connection)
 {
@@ -358,7 +358,7 @@ static bool http1_step_head(struct http_connection *connection)
     }
 }
 
-/* ---- bodies --------------------------------------------------------------------------------- */
+/* ---- bodies -------------------------------------------------------------------------------- */
 
 static void http1_send_continue(struct http_connection *connection)
 {
@@ -532,7 +532,7 @@ static bool http1_step_discard(struct http_connection *connection)
     return http1_read_window(connection);
 }
 
-/* ---- after the answer ----------------------------------------------------------------------- */
+/* ---- after the answer ---------------------------------------------------------------------- */
 
 /* Choose the next state after the answer is in the output. */
 static bool http1_step_answered(struct http_connection *connection)
@@ -573,7 +573,7 @@ static bool http1_step_answered(struct http_connection *connection)
     return true;
 }
 
-/* ---- the rest ------------------------------------------------------------------------------- */
+/* ---- other states and the transport -------------------------------------------------------- */
 
 static bool http1_step_request(struct http_connection *connection)
 {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2.c: HTTP/2 on the wire, by libnghttp2, which does no I/O: bytes that were read are given to
- * it, and what it has to say goes into the output. Requests of a connection run side by side; each
- * is an ordinary request whose transport_data is its stream.
+/* http2.c: HTTP/2 on the wire, by libnghttp2. The library does no I/O: the transport feeds it
+ * the bytes it read, and moves its frames to the output. The requests of a connection run side
+ * by side; the transport_data of each is its stream.
  *
- *   read -> library -> http2_on_header.. http2_on_frame -> request -> handler -> http2_answer -> library
- *                                                                                       |
- *   flush <- output (HTTP2_OUTPUT_MAX at most) <- http2_pump <- library <- body of the stream <-+
+ *   read -> library -> on_header, on_frame -> request -> handler -> http2_answer -> library
+ *                                                                                     |
+ *   flush <- output (HTTP2_OUTPUT_MAX) <- http2_pump <- library <- body of the stream <-+
  *
  * Invariants:
- *   1. The library is told to receive or to send only in http2_run, never inside its callbacks or
- *      those of a request; so no stream disappears under a handler.
- *   2. A stream is freed by http2_sweep when the library has forgotten it and its request waits for
- *      nothing. Until then it counts, so resets cannot pile up work (CVE-2023-44487).
- *   3. Bytes of a body are given back to the client's windows when their request has taken them.
- *   4. Whoever sends frames that only cost us (resets, pings, settings, empty ones) faster than the
- *      buckets below fill is told to calm down, and closed. */
+ *   1. The library receives and sends only in http2_run, never inside its own callbacks or those of
+ *      a request. So no stream disappears while a handler uses it.
+ *   2. http2_sweep frees a stream when the library has dropped it and its request waits for
+ *      nothing. Until then the stream counts, so resets cannot pile up work (CVE-2023-44487).
+ *   3. The bytes of a body return to the client's windows when its request has taken them.
+ *   4. A client that sends costly frames (resets, pings, settings, empty ones) faster than the
+ *      buckets below fill gets ENHANCE_YOUR_CALM, and the connection closes. */
 #include "http/http2.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@
 
 enum {
     READ_SIZE = 16 << 10,
-    OUTPUT_STOP = 64 << 10, /* not taken by the client: read no more from it */
+    OUTPUT_STOP = 64 << 10, /* output not taken by the client; above it the server reads no more */
     REQUESTS_MAX = 256,     /* in one turn */
     RESETS_BURST = 200,     /* streams reset by either side because of the client */
     RESETS_PER_S = 20,
@@ -43,7 +43,7 @@ static struct http2 *http2_of(const struct http_connection *connection)
     return connection->protocol;
 }
 
-/* ---- streams -------------------------------------------------------------------------------- */
+/* ---- streams ------------------------------------------------------------------------------- */
 
 static struct http2_stream *http2_stream_create(struct http2 *http2, int32_t id)
 {
@@ -84,7 +84,7 @@ static void http2_stream_drop_request(struct http2_stream *stream)
     http2_held_drop(stream);
 }
 
-/* Not in the list any more. */
+/* Free a stream that is not in the list any more. */
 static void http2_stream_destroy(struct http2_stream *stream)
 {
     http2_stream_drop_request(stream);
@@ -93,7 +93,7 @@ static void http2_stream_destroy(struct http2_stream *stream)
     base_free(stream);
 }
 
-/* The client is gone, or gave this one up. */
+/* Abandon the request of a stream that the client reset or left. */
 static void http2_stream_abandon(struct http2_stream *stream)
 {
     struct http_request *request = stream->request;
@@ -105,7 +105,7 @@ static void http2_stream_abandon(struct http2_stream *stream)
         tr_cancel_fire(request->cancel);
 }
 
-/* Count what is answered, free what is over. */
+/* Count the answered streams, and free those that are over. */
 static void http2_sweep(struct http2 *http2)
 {
     const struct http_output *output = &http2->connection->output;
@@ -122,7 +122,7 @@ static void http2_sweep(struct http2 *http2)
             http_request_done(request,
                 request->answer.is_file ? request->answer.size : request->answer.body.size);
         }
-        /* Not waiting: it was answered, abandoned, or its head never came to an end. */
+        /* The request does not wait: it was answered or abandoned, or its head never ended. */
         if (request != NULL && !request->is_waiting &&
             (stream->answer_state == HTTP2_COUNTED || stream->is_closed))
             http2_stream_drop_request(stream);
@@ -139,7 +139,7 @@ static void http2_sweep(struct http2 *http2)
         http2->quiet_ns = http2->connection->now_ns;
 }
 
-/* ---- floods --------------------------------------------------------------------------------- */
+/* ---- floods -------------------------------------------------------------------------------- */
 
 static bool bucket_take(
     struct http2_bucket *bucket, uint64_t now_ns, uint32_t burst, uint32_t per_second)
@@ -194,7 +194,7 @@ static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd
     struct http2 *http2 = data;
 
     (void)session;
-    /* A head that the library refuses has no end that is told. */
+    /* The library does not report the end of a head that it refuses. */
     if (head->type != NGHTTP2_CONTINUATION)
         http2->head_ns = 0;
     else if (http2->head_ns == 0)
@@ -213,8 +213,7 @@ static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd
     case NGHTTP2_HEADERS:
     case NGHTTP2_WINDOW_UPDATE:
         return 0;
-    default: /* settings, pings, priorities: cheap to send, not to answer. (Unknown ones are not
-                told, and cost no more than their bytes.) */
+    default: /* settings, pings, priorities: cheap to send, not to answer */
         break;
     }
     return bucket_take(
@@ -223,7 +222,7 @@ static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd
                : http2_end_calm(http2, "The client sends too many frames without content.");
 }
 
-/* ---- heads ---------------------------------------------------------------------------------- */
+/* ---- heads --------------------------------------------------------------------------------- */
 
 static int http2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
@@ -239,7 +238,7 @@ static int http2_on_begin_headers(nghttp2_session *session, const nghttp2_frame 
     }
     if (http2_is_ending(http2))
         return 0;
-    /* Those that were reset but still wait for an answer of another actor count too. */
+    /* Streams that were reset but still wait for a reply count too. */
     stream = http2->stream_count < 2 * HTTP2_STREAMS_MAX
                  ? http2_stream_create(http2, frame->hd.stream_id)
                  : NULL;
@@ -272,7 +271,8 @@ static int http2_on_header(nghttp2_session *session, const nghttp2_frame *frame,
     return 0;
 }
 
-/* Bodies that are kept whole: one connection must not fill the memory with 128 of them. */
+/* Reserve memory for a body that is kept whole. One connection must not fill the memory with 128 of
+ * them. Returns false over the limit. */
 static bool http2_reserve_body(struct http2_stream *stream)
 {
     struct http2 *http2 = stream->http2;
@@ -308,7 +308,7 @@ static void http2_start_request(struct http2_stream *stream)
         http_request_admit(request);
 }
 
-/* ---- other callbacks of the library --------------------------------------------------------- */
+/* ---- other callbacks of the library -------------------------------------------------------- */
 
 static int http2_on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
@@ -340,7 +340,7 @@ static int http2_on_frame_sent(nghttp2_session *session, const nghttp2_frame *fr
     switch (frame->hd.type) {
     case NGHTTP2_RST_STREAM:
         http2->head_ns = 0;
-        /* Resets that a client provokes cost as much as its own. */
+        /* A reset that the client provokes costs as much as its own. */
         if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR)
             return http2_count_reset(http2);
         break;
@@ -349,8 +349,8 @@ static int http2_on_frame_sent(nghttp2_session *session, const nghttp2_frame *fr
         if (!(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
             break;
         stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
-        /* Answered before its body was here: it need not send the rest (8.1). It is told a little
-         * later, since there are clients that throw the answer away when they are reset. */
+        /* The client need not send the rest of a body whose request is answered (8.1). The reset
+         * follows a little later, since some clients drop the answer when they are reset. */
         if (stream != NULL && !stream->has_ended)
             stream->linger_ns =
                 http2->connection->now_ns + http2->connection->server->limits.linger_ns;
@@ -380,7 +380,7 @@ static int http2_on_stream_close(nghttp2_session *session, int32_t id, uint32_t 
     return 0;
 }
 
-/* ---- its life ------------------------------------------------------------------------------- */
+/* ---- start and end ------------------------------------------------------------------------- */
 
 static int http2_session_create(struct http2 *http2)
 {
@@ -403,7 +403,7 @@ static int http2_session_create(struct http2 *http2)
         nghttp2_option_set_no_closed_streams(option, 1);
         nghttp2_option_set_max_continuations(option, CONTINUATIONS_MAX);
         nghttp2_option_set_peer_max_concurrent_streams(option, HTTP2_STREAMS_MAX);
-        /* Our own bucket goes by our clock and says why: the library's is not to be met. */
+        /* Our own bucket uses our clock and logs a reason, so turn the library's off. */
         nghttp2_option_set_stream_reset_rate_limit(option, UINT32_MAX, UINT32_MAX);
         rc = nghttp2_session_server_new3(&http2->session, callbacks, http2, option, &memory);
     }
@@ -470,7 +470,7 @@ static void http2_fini(struct http_connection *connection)
     http1_release_memory(connection);
 }
 
-/* ---- the transport -------------------------------------------------------------------------- */
+/* ---- the transport ------------------------------------------------------------------------- */
 
 /* Move frames to the output while there is room. */
 static void http2_pump(struct http2 *http2)
@@ -516,7 +516,7 @@ static void http2_receive(struct http2 *http2, const char *bytes, size_t size)
     }
 }
 
-/* Take more from the client. False: there is nothing, or not now. */
+/* Read from the client. Returns false if there is nothing, or not now. */
 static bool http2_read(struct http2 *http2)
 {
     struct http_connection *connection = http2->connection;
@@ -534,7 +534,7 @@ static bool http2_read(struct http2 *http2)
         http_connection_again(connection);
         return false;
     }
-    if (input->begin < input->end) { /* came before it was known what is spoken */
+    if (input->begin < input->end) { /* read before the protocol was known */
         uint32_t begin = input->begin;
 
         input->begin = input->end;
@@ -549,8 +549,8 @@ static bool http2_read(struct http2 *http2)
     return got > 0;
 }
 
-/* A peer that sends no more gets the answers that are in flight; but it opens no window any more,
- * and gets no events for ever. */
+/* Returns true if answers are in flight for a peer that sends no more. Such a peer opens no window
+ * any more, and its event streams end. */
 static bool http2_has_work(const struct http2 *http2)
 {
     if (nghttp2_session_want_write(http2->session))
@@ -570,13 +570,13 @@ static void http2_leave(struct http2 *http2)
         http_stream_close(connection, connection->streams);
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
         if (stream->request != NULL && stream->request->is_waiting)
-            return; /* stays until the event has come */
+            return; /* stays until the event comes */
     http2_fini(connection);
     http1_start_closing(connection, true);
     connection->transport->run(connection);
 }
 
-/* In a drain: is nothing left to say but the ends of streams of events? */
+/* Returns true in a drain if only the ends of event streams are left to send. */
 static bool http2_has_only_final(const struct http2 *http2)
 {
     for (const struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
@@ -585,7 +585,8 @@ static bool http2_has_only_final(const struct http2 *http2)
     return http2->connection->output.sent >= http2->answers_end;
 }
 
-/* A request may still come, and its answer has the time that it always has. */
+/* Declare the output final in a drain. A request may still come, and its answer then has the time
+ * of any answer. */
 static void http2_note_final(struct http2 *http2)
 {
     struct http_connection *connection = http2->connection;
@@ -645,15 +646,15 @@ static void http2_event(struct http_connection *connection, const struct tr_even
         http2_sweep(http2);
 }
 
-/* First a GOAWAY that refuses nothing, so that requests on their way are served; a little later the
- * one that does (6.8). */
+/* Send a GOAWAY that refuses nothing, so that requests on their way are served. The one that
+ * refuses follows a little later (6.8). */
 static void http2_drain(struct http_connection *connection)
 {
     struct http2 *http2 = http2_of(connection);
 
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
         if (stream->wait_ns != 0 && http2_is_final(stream))
-            http2_restart_wait(stream); /* it ended before: no less time */
+            http2_restart_wait(stream); /* it ended before the drain: give it the same time */
     if (nghttp2_submit_shutdown_notice(http2->session) == NGHTTP2_ERR_NOMEM)
         http2_fail(http2);
 }
@@ -667,7 +668,7 @@ static uint32_t http2_gone(struct http_connection *connection)
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
         if (stream->is_closed)
             continue;
-        /* Not answered, or not all of it sent. */
+        /* The request is not answered, or its answer is not all sent. */
         if (!http2_is_answered(stream) || (stream->wait_ns != 0 && !stream->source.is_stream))
             cut++;
         stream->is_closed = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2_answer.c: answers as frames of HTTP/2. The body stays with its stream and is copied into
- * frames when the client's windows and our output have room for them, so a slow client costs what
- * its answer costs and no more. */
+/* http2_answer.c: answers as frames of HTTP/2. The body stays with its stream. It is copied into
+ * frames when the client's windows and the output have room, so a slow client costs no more memory
+ * than its answer. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,9 +13,9 @@
 #include "http/http2.h"
 #include "support/number.h"
 
-enum { FIELDS_OWN = 8 }; /* at most, beside the handler's */
+enum { FIELDS_OWN = 8 }; /* fields of the server, beside the handler's */
 
-/* ---- the head ------------------------------------------------------------------------------- */
+/* ---- the head ------------------------------------------------------------------------------ */
 
 struct fields {
     nghttp2_nv *at;
@@ -32,7 +32,7 @@ static uint8_t *field_bytes(const char *text)
     return pun.out;
 }
 
-/* A name that is a literal is not copied by the library; a handler's is, and made lower case. */
+/* The library does not copy a literal name. It copies a handler's name and makes it lower case. */
 static void fields_add(struct fields *fields, uint8_t flags, struct span name, struct span value)
 {
     fields->at[fields->count++] = (nghttp2_nv){ .name = field_bytes(name.at),
@@ -54,7 +54,7 @@ static struct span field_number(char digits[20], uint64_t value)
     return (struct span){ digits + used, 20 - used };
 }
 
-/* Fields that only HTTP/1 has (RFC 9113, 8.2.2). */
+/* Returns true for fields that only HTTP/1 has (RFC 9113, 8.2.2). */
 static bool is_of_connection(struct span name)
 {
     return span_is_nocase(name, "connection") || span_is_nocase(name, "upgrade") ||
@@ -86,7 +86,7 @@ static void fields_put(
             fields_add(fields, NGHTTP2_NV_FLAG_NONE, extra->header.name, extra->header.value);
 }
 
-/* ---- the body ------------------------------------------------------------------------------- */
+/* ---- the body ------------------------------------------------------------------------------ */
 
 void http2_restart_wait(struct http2_stream *stream)
 {
@@ -102,8 +102,7 @@ static ssize_t source_read_file(struct http2_source *source, uint8_t *bytes, siz
         got = pread(source->fd, bytes, size, (off_t)source->offset);
     while (got < 0 && errno == EINTR);
     if (got <= 0)
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* shorter than was promised: a reset says so
-                                                       */
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* too short: the reset says so */
     source->offset += (uint64_t)got;
     source->sent += (uint64_t)got;
     source->left -= (uint64_t)got;
@@ -146,7 +145,7 @@ static ssize_t source_read_parts(struct http2_stream *stream, uint8_t *bytes, si
         return NGHTTP2_ERR_DEFERRED;
     }
     if (got < 0)
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* a reset says that it is not complete */
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* the reset says so */
     source->left -= (uint64_t)got;
     return got;
 }
@@ -228,7 +227,7 @@ void http2_source_drop(struct http2_stream *stream)
     stream->wait_ns = 0;
 }
 
-/* Take the body over from the answer. False: out of memory. */
+/* Take the body from the answer. Returns false when out of memory. */
 static bool source_take_body(struct http2_stream *stream, struct http_answer *answer)
 {
     struct http2_source *source = &stream->source;
@@ -322,7 +321,7 @@ void http2_answer(struct http_request *request)
     tr_assert(!http2_is_answered(stream));
     stream->answer_state = HTTP2_ANSWERED;
     stream->http2->needs_sweep = true;
-    /* This may be inside a handler that goes on: the connection fails later. */
+    /* A handler may be running, so the connection fails after it. */
     if (!stream->is_closed && http2_submit_answer(stream, request, length) < 0)
         http2_fail(stream->http2);
     answer_drop_file(answer);
@@ -351,7 +350,7 @@ void http2_refuse(struct http2_stream *stream)
     http_respond_error(request, 431, "HeaderTooLarge", text);
 }
 
-/* ---- server-sent events --------------------------------------------------------------------- */
+/* ---- server-sent events -------------------------------------------------------------------- */
 
 void http2_frame(
     struct http_connection *connection, struct http_stream_state *events, struct http_frame *frame)
@@ -388,7 +387,7 @@ void http2_stream_end(
     (void)connection;
     (void)code;
     stream->source.is_ended = true;
-    stream->events = NULL; /* it is freed now; what is queued still goes out */
+    stream->events = NULL; /* the caller frees it; queued frames still go out */
     http2_restart_wait(stream);
     nghttp2_session_resume_data(stream->http2->session, stream->id);
 }

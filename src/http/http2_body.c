@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2_body.c: bodies of requests. What a request does not take yet, because its gate waits or its
- * handler has enough, is held and not given back to the client's window: so no more than a window
- * of it can come. */
+/* http2_body.c: the bodies of requests. While a gate waits or a handler has paused, the stream
+ * holds the bytes and does not return them to the client's window. So at most one window of them
+ * can come. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,14 +9,14 @@
 
 enum {
     HELD_FIRST = 16 << 10,
-    DISCARD_MAX = 64 << 10, /* of a body that nobody wants */
+    DISCARD_MAX = 64 << 10, /* of an unwanted body, read before its window stays closed */
 };
 
 void http2_held_drop(struct http2_stream *stream)
 {
     if (stream->held_size > 0) {
         stream->http2->held_count--;
-        /* It is off the connection's window; others need that. */
+        /* The bytes count against the connection's window, which other streams need. */
         if (stream->http2->session != NULL && stream->http2->failure != HTTP2_BROKEN)
             nghttp2_session_consume(stream->http2->session, stream->id, stream->held_size);
     }
@@ -46,7 +46,7 @@ static bool body_hold(struct http2_stream *stream, const char *bytes, size_t siz
     return true;
 }
 
-/* Does its body, or what is left of it, go nowhere? */
+/* Returns true if no request takes the rest of the body. */
 static bool body_is_unwanted(const struct http2_stream *stream)
 {
     return stream == NULL || stream->request == NULL || http2_is_answered(stream) ||
@@ -60,7 +60,7 @@ void http2_body_end(struct http2_stream *stream)
     stream->has_ended = true;
     if (body_is_unwanted(stream) || request->body_state == BODY_ENDED || stream->held_size > 0)
         return;
-    /* A gate that still waits lets it through later: see deliver_held. */
+    /* A gate that still waits takes it later, in body_deliver_held. */
     if (request->phase == PHASE_BODY && request->body_state != BODY_PAUSED)
         http_request_body_end(request);
 }
@@ -73,7 +73,7 @@ int http2_on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uin
 
     (void)flags;
     if (body_is_unwanted(stream)) {
-        /* A little more of it is read and forgotten; then its window stays shut. */
+        /* Read and drop a little more; then the stream's window stays closed. */
         nghttp2_session_consume_connection(session, size);
         if (stream != NULL && stream->body_got < DISCARD_MAX)
             nghttp2_session_consume_stream(session, id, size);
@@ -106,7 +106,7 @@ static void http2_send_continue(struct http2_stream *stream)
         http2_fail(stream->http2);
 }
 
-/* Give a handler, or a gate that has opened, what came meanwhile. */
+/* Pass on the bytes that came while the gate waited or the handler had paused. */
 static void body_deliver_held(struct http2_stream *stream)
 {
     struct http2 *http2 = stream->http2;
@@ -129,7 +129,7 @@ static void body_deliver_held(struct http2_stream *stream)
         http_request_body_end(request);
 }
 
-/* What the events of other actors may have changed. */
+/* Pass on bodies after events of other actors. */
 void http2_bodies_go_on(struct http2 *http2)
 {
     uint64_t now_ns = http2->connection->now_ns;
@@ -147,7 +147,7 @@ void http2_bodies_go_on(struct http2 *http2)
         }
         if (stream->body_ns == 0)
             stream->body_ns = now_ns;
-        /* While the handler took no more, the client could not send. */
+        /* The client could not send while the handler paused the body. */
         if (stream->pause_ns != 0)
             stream->body_ns += now_ns - stream->pause_ns;
         stream->pause_ns = 0;

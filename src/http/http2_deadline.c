@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2_deadline.c: how long a client of HTTP/2 may take: for a head, a body, its windows, and with
- * nothing at all. A byte now and then moves none of them. */
+/* http2_deadline.c: the deadlines of an HTTP/2 client: for a head, a body, a closed window, and an
+ * idle connection. Single bytes now and then do not move them. */
 #include "http/http2.h"
 
 enum {
-    EXPIRE_SLACK_NS = 250000000, /* asks end by their own deadline first */
-    DRAIN_IDLE_NS = 1000000000,  /* how long a client may still begin requests */
+    EXPIRE_SLACK_NS = 250000000, /* asks end by their own deadline before this */
+    DRAIN_IDLE_NS = 1000000000,  /* time for a client to start one more request */
 };
 
 static bool awaits_body(const struct http2_stream *stream)
@@ -18,7 +18,7 @@ static uint64_t body_deadline(const struct http2_stream *stream)
 {
     const struct http_limits *limits = &stream->http2->connection->server->limits;
 
-    /* What handlers hold back may have taken the window of the whole connection. */
+    /* Held bytes may fill the window of the whole connection, so the client cannot send. */
     if (!awaits_body(stream) || stream->http2->held_count > 0)
         return UINT64_MAX;
     return http_rate_deadline(
@@ -35,7 +35,7 @@ static uint64_t request_deadline(const struct http2_stream *stream)
     return request->deadline_ns + EXPIRE_SLACK_NS;
 }
 
-/* Of a client that does not open its window. */
+/* Returns the deadline of a client that does not open its window. */
 static uint64_t window_deadline(const struct http2_stream *stream)
 {
     const struct http_limits *limits = &stream->http2->connection->server->limits;
@@ -53,7 +53,7 @@ static uint64_t linger_deadline(const struct http2_stream *stream)
     return stream->linger_ns == 0 || stream->is_closed ? UINT64_MAX : stream->linger_ns;
 }
 
-/* Of an answer that keeps a pace. */
+/* Returns when an answer with a rate goes on. */
 static uint64_t pace_deadline(const struct http2_stream *stream)
 {
     return stream->source.resume_ns == 0 || stream->is_closed ? UINT64_MAX
@@ -119,7 +119,7 @@ static void expire_window(struct http2_stream *stream)
 {
     struct http_connection *connection = stream->http2->connection;
 
-    /* It is not its window that it waits for: the connection has a deadline of its own. */
+    /* The stream waits for the connection, which has its own deadline, and not for its window. */
     if (http2_is_final(stream) && connection->output_ns != 0) {
         http2_restart_wait(stream);
         return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2_head.c: the head of a request out of header fields. The library refuses what HTTP/2
- * forbids: pseudo headers that are unknown, doubled, missing or late, fields that belong to a
- * connection, capitals, a Content-Length that is no number. What is left to us are our own limits,
- * and what HTTP/1 would have refused too. */
+/* http2_head.c: builds the head of a request from header fields. The library refuses what HTTP/2
+ * forbids: pseudo headers that are unknown, doubled, missing or late, fields of a connection,
+ * capitals, and a Content-Length that is no number. This file checks our own limits, and what
+ * HTTP/1 would refuse too. */
 #include <string.h>
 
 #include "http/http2.h"
@@ -34,7 +34,7 @@ static void head_fault(struct http2_stream *stream, unsigned status, const char 
     stream->fault_status = status;
 }
 
-/* ":method" and the like: the library has checked that each is there at most once. */
+/* Store :method and the like. The library has checked that each appears at most once. */
 static void head_take_pseudo(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
@@ -103,7 +103,7 @@ void http2_head_field(struct http2_stream *stream, struct span name, struct span
     if (stream->list_size > limits->header_size_max)
         head_fault(stream, 431, HTTP2_FAULT_LIMIT);
     if (stream->fault != NULL || stream->is_trailer)
-        return; /* counted, not kept */
+        return; /* counted but not kept */
     copy = http_alloc(stream->request, name.size + value.size + 1);
     if (copy == NULL) {
         head_fault(stream, 503, "The server has no memory for this request; retry later.");
@@ -122,7 +122,7 @@ void http2_head_field(struct http2_stream *stream, struct span name, struct span
     head_add_field(stream, name, value);
 }
 
-/* :authority is the host; a Host beside it must say the same (8.3.1). */
+/* The host is :authority. A Host beside it must be the same (8.3.1). */
 static void head_settle_host(struct http2_stream *stream)
 {
     struct http_head *head = &stream->request->head;
@@ -148,12 +148,12 @@ bool http2_head_end(struct http2_stream *stream, bool has_body)
     head_settle_host(stream);
     if (!span_is(stream->scheme, "http") && !span_is(stream->scheme, "https"))
         head_fault(stream, 400, ":scheme must be http or https.");
-    /* Only origin form (8.3.1): no second authority in the path. */
+    /* Only origin form (8.3.1), so that the path has no second authority. */
     if (head->target.size == 0 || (head->target.at[0] != '/' && !span_is(head->target, "*")))
         head_fault(stream, 400, ":path must begin with /.");
     if (!has_body)
         head->wants_continue = false;
-    /* A body without a length is what chunks are in HTTP/1. */
+    /* A body without a length corresponds to a chunked body of HTTP/1. */
     head->is_chunked = has_body && !head->has_length;
     return stream->fault == NULL;
 }

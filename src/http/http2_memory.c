@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2_memory.c: the library's memory. Each block is in a list of its session: after an allocation
- * has failed the library may not find its way through its own structures (its session_del then ends
- * in an assertion), so such a session is not taken apart but freed block by block. */
+/* http2_memory.c: the allocator of the library. Each block is in a list of its session. After a
+ * failed allocation the library may not be able to free its own structures (its session_del then
+ * fails an assertion), so such a session is freed block by block. */
 #include "base/alloc.h"
 #include "http/http2.h"
 
@@ -65,7 +65,7 @@ static void *memory_realloc(void *memory, size_t size, void *data)
     block = block_unlink(data, memory);
     moved = size > SIZE_MAX / 2 ? NULL : base_realloc(block, sizeof *block + size);
     if (moved == NULL)
-        block_link(data, block); /* it is still there */
+        block_link(data, block); /* the old block is still valid */
     return block_link(data, moved);
 }
 

@@ -42,7 +42,7 @@ static void output_enqueue(struct http_output *output, struct http_segment *segm
     output->last = segment;
 }
 
-/* ---- answers that wait for their clients ---------------------------------------------------- */
+/* ---- bytes of answers that wait ------------------------------------------------------------ */
 
 static _Atomic uint64_t answer_bytes;
 

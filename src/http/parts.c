@@ -235,7 +235,7 @@ ssize_t http_parts_read(
     return (ssize_t)size;
 }
 
-/* ---- the answer ----------------------------------------------------------------------------- */
+/* ---- the answer ---------------------------------------------------------------------------- */
 
 static struct http_parts *parts_create(const struct http_sending *sending)
 {

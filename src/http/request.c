@@ -21,7 +21,7 @@
 
 enum { BODY_FIRST = 16 << 10 };
 
-/* ---- memory --------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 void http_request_reset(struct http_request *request)
 {
@@ -151,7 +151,7 @@ void *http_alloc(struct http_request *request, size_t size)
     return memory;
 }
 
-/* ---- accessors of handlers ------------------------------------------------------------------- */
+/* ---- accessors of handlers ----------------------------------------------------------------- */
 
 enum http_method http_method(const struct http_request *request)
 {
@@ -305,7 +305,7 @@ void http_on_end(struct http_request *request, void (*end)(void *data), void *da
     request->on_end_data = data;
 }
 
-/* ---- callbacks ------------------------------------------------------------------------------ */
+/* ---- callbacks ----------------------------------------------------------------------------- */
 
 /* Add the request's ids to log lines about it. The first such line creates the ids. */
 static void request_log_ids(void *data, struct log_ids *ret_ids)
@@ -525,7 +525,7 @@ void http_continue(struct http_request *request)
         request->progress = PROGRESS_GATE_PASSED;
 }
 
-/* ---- the body ------------------------------------------------------------------------------- */
+/* ---- the body ------------------------------------------------------------------------------ */
 
 char *http_request_body_room(struct http_request *request, size_t want, size_t *ret_room)
 {
@@ -633,7 +633,7 @@ void http_body_resume(struct http_request *request)
         request->body_state = BODY_OPEN;
 }
 
-/* ---- answering later ------------------------------------------------------------------------ */
+/* ---- answering later ----------------------------------------------------------------------- */
 
 int http_ask(
     struct http_request *request, tr_sender to, const void *message, size_t size, http_then_fn then)
@@ -759,7 +759,7 @@ void http_request_expire_body(struct http_request *request)
     request->is_abandoned = true;
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------- */
 
 static void request_log_access(struct http_request *request, uint64_t took_ns, uint64_t sent)
 {

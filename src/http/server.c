@@ -33,7 +33,7 @@ static int server_explain(char *why, size_t size, int rc, const char *format, ..
     return rc;
 }
 
-/* ---- connections come and go ---------------------------------------------------------------- */
+/* ---- the list of connections --------------------------------------------------------------- */
 
 void http_server_enter(struct http_server *server, struct http_entry *entry)
 {
@@ -103,7 +103,7 @@ void http_server_listener_ended(struct http_server *server)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* ---- start ---------------------------------------------------------------------------------- */
+/* ---- start --------------------------------------------------------------------------------- */
 
 static void limits_fill(struct http_limits *limits)
 {
@@ -340,7 +340,7 @@ const char *http_server_address(const struct http_server *server)
     return server->address;
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------- */
 
 static void server_order_all(struct http_server *server, enum http_order order)
 {

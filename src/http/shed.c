@@ -112,7 +112,7 @@ bool http_shed_quickly(struct http_request *request)
     return true;
 }
 
-/* ---- how many places ------------------------------------------------------------------------ */
+/* ---- the number of places ------------------------------------------------------------------ */
 
 /* Returns the best time seen. It may grow, but not because of a queue. */
 static uint64_t places_best_ns(struct http_server *server, uint64_t shortest_ns, bool has_shed)

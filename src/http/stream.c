@@ -233,7 +233,7 @@ void http_streams_drain(struct http_connection *connection)
     }
 }
 
-/* ---- from anywhere -------------------------------------------------------------------------- */
+/* ---- functions for other actors ------------------------------------------------------------ */
 
 static int stream_send_message(http_stream stream, const struct http_message *message)
 {

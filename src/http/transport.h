@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport.h: the table of functions that each protocol on the wire fills in. A connection has one
- * transport at a time. It may switch: from HTTP/1 to HTTP/2 by the preface or ALPN, and to WebSocket
- * by its handshake. */
+/* transport.h: the table of functions that each protocol on the wire fills in. A connection has
+ * one transport at a time. It may switch: from HTTP/1 to HTTP/2 by the preface or ALPN, and to
+ * WebSocket by its handshake. */
 #ifndef HTTP_TRANSPORT_H
 #define HTTP_TRANSPORT_H
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* websocket.c: RFC 6455 after its handshake, by libwslay.
+/* websocket.c: RFC 6455, by libwslay.
  *
- * The library parses what comes in and answers control frames; it does no I/O of its own. What is
- * sent to the stream does not go through it: a header of a few bytes is put in front of the shared
- * frame, so a thousand subscribers send the same memory. Both write whole frames into the output,
- * so they cannot mix. No extension is offered, so no bit but those of the standard may be set.
+ * The library parses the input and answers control frames; it does no I/O. Frames of the stream
+ * do not go through it: a header of a few bytes precedes the shared frame, so a thousand
+ * subscribers send the same memory. Both write whole frames into the output, so they cannot mix.
+ * The server offers no extension, so only the bits of the standard may be set.
  *
- *   OPEN -> ENDING   we said goodbye and wait until it is out, then for the client's
- *     \-------\---> HTTP/1's CLOSING, when both have, or when the client broke a rule
+ *   OPEN -> ENDING   our close frame is sent; then the server waits for the client's
+ *     \-------\---> HTTP/1's CLOSING, when both were sent, or when the client broke a rule
  *
  * Invariants:
  *   1. The library is freed only outside its callbacks.
- *   2. After our close frame nothing else is sent.
- *   3. A message is kept in `message`, which never grows past receive_max; memory follows what has
- *      come, not what was promised. */
+ *   2. Nothing is sent after our close frame.
+ *   3. A message is kept in `message`, which never grows above receive_max. Its memory grows with
+ *      the bytes that came, not with the announced length. */
 #include <openssl/evp.h>
 #include <string.h>
 #include <wslay/wslay.h>
@@ -28,7 +28,7 @@ enum {
     KEY_SIZE = 16,
     KEY_TEXT_SIZE = 24,
     RECEIVE_DEFAULT = 64 << 10,
-    OUTPUT_STOP = 64 << 10, /* not taken by the client: read no more from it */
+    OUTPUT_STOP = 64 << 10, /* output not taken by the client; above it the server reads no more */
     CONTROLS_MAX = 64,      /* answers to pings in the library's queue */
     MESSAGES_MAX = 256,     /* in one turn */
     CODE_NORMAL = 1000,
@@ -46,18 +46,18 @@ struct websocket {
     size_t receive_max;
     struct buffer message;
     uint64_t heartbeat_ns;
-    uint64_t ping_ns; /* of a ping after which nothing came; 0: none */
-    uint64_t end_ns;  /* ENDING: how long the client's goodbye is waited for; 0: ours is not out */
-    uint16_t broken;  /* close code of a rule of ours that the client broke; 0: none */
-    bool is_ending;   /* ENDING; otherwise OPEN */
+    uint64_t ping_ns; /* time of the first ping without a sign of the client; 0: none */
+    uint64_t end_ns;  /* ENDING: deadline of the client's close frame; 0: ours is not sent yet */
+    uint16_t broken;  /* close code of the rule that the client broke; 0: none */
+    bool is_ending;   /* the state is ENDING, otherwise OPEN */
     bool is_text;
-    bool in_control; /* the frame that is being received */
-    bool came;       /* bytes, in this step */
+    bool in_control; /* a control frame is arriving */
+    bool came;       /* bytes came in this step */
 };
 
-/* ---- the handshake -------------------------------------------------------------------------- */
+/* ---- the handshake ------------------------------------------------------------------------- */
 
-/* Is the token in the comma-separated lists of all fields of that name? */
+/* Returns true if one of the fields of that name lists the token. */
 static bool header_has_token(
     const struct http_request *request, const char *name, const char *token)
 {
@@ -80,7 +80,7 @@ static bool header_has_token(
     return false;
 }
 
-/* NULL, or what is wrong (section 4.2.1). */
+/* Returns a sentence about what is wrong with the handshake (section 4.2.1), or NULL. */
 static const char *websocket_find_fault(const struct http_request *request, struct span *ret_key)
 {
     unsigned char key[KEY_SIZE];
@@ -101,7 +101,7 @@ static const char *websocket_find_fault(const struct http_request *request, stru
     return NULL;
 }
 
-/* Section 4.2.2, 5.4: text of the SHA-1 of key and a fixed GUID. */
+/* Write base64 of the SHA-1 of the key and a fixed GUID (section 4.2.2, 5.4). */
 static bool websocket_accept_text(struct span key, char text[29])
 {
     static const char guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -189,7 +189,7 @@ int http_websocket_open(struct http_request *request, const struct http_stream_o
     return 0;
 }
 
-/* ---- what the library calls ----------------------------------------------------------------- */
+/* ---- callbacks of the library -------------------------------------------------------------- */
 
 static ssize_t websocket_wait_for_more(wslay_event_context_ptr library)
 {
@@ -244,7 +244,7 @@ static ssize_t websocket_on_send(
     return (ssize_t)size;
 }
 
-/* The library goes on to the end of this frame: what comes of it is not looked at. */
+/* End with this close code. The library reads this frame to its end, and its content is dropped. */
 static void websocket_give_up(struct websocket *websocket, uint16_t code)
 {
     websocket->broken = code;
@@ -260,7 +260,7 @@ static void websocket_on_frame_start(wslay_event_context_ptr library,
     websocket->in_control = wslay_is_ctrl_frame(start->opcode);
     if (start->opcode == WSLAY_CONNECTION_CLOSE && start->payload_length == 1)
         websocket_give_up(
-            websocket, CODE_PROTOCOL); /* half a code (5.5.1), which the library lets pass */
+            websocket, CODE_PROTOCOL); /* half a code (5.5.1), which the library accepts */
     if (websocket->in_control)
         return;
     if (start->opcode != WSLAY_CONTINUATION_FRAME)
@@ -317,7 +317,7 @@ static struct websocket *websocket_create(struct http_connection *connection)
     return websocket;
 }
 
-/* ---- the transport -------------------------------------------------------------------------- */
+/* ---- the transport ------------------------------------------------------------------------- */
 
 void http_websocket_destroy(struct http_connection *connection)
 {
@@ -331,7 +331,7 @@ void http_websocket_destroy(struct http_connection *connection)
     base_free(websocket);
 }
 
-/* A header of section 5.2, with its payload of `size` bytes behind it; not masked. */
+/* Append a frame header (section 5.2) for `size` bytes, not masked. */
 static int websocket_put_header(struct http_output *output, uint8_t opcode, uint64_t size)
 {
     unsigned char bytes[10] = { (unsigned char)(0x80 | opcode) };
@@ -343,7 +343,7 @@ static int websocket_put_header(struct http_output *output, uint8_t opcode, uint
     return http_output_append(output, bytes, 2 + digits);
 }
 
-/* Tell the client why, and leave the rest to HTTP/1's end of a connection. */
+/* Send a close frame with the code. HTTP/1 then closes the connection. */
 static void websocket_close_with(struct http_connection *connection, uint16_t code)
 {
     unsigned char bytes[2] = { (unsigned char)(code >> 8), (unsigned char)code };
@@ -353,7 +353,7 @@ static void websocket_close_with(struct http_connection *connection, uint16_t co
         http_connection_fail(connection);
 }
 
-/* Both have said goodbye, or the client will not be listened to. */
+/* Leave WebSocket: both close frames were sent, or the client broke a rule. */
 static void websocket_leave(struct http_connection *connection, bool linger)
 {
     while (connection->streams != NULL)
@@ -365,7 +365,8 @@ static void websocket_leave(struct http_connection *connection, bool linger)
     connection->transport->run(connection);
 }
 
-/* Receive, and send what the library has to say. False: no more for now, or the end. */
+/* Receive, and send the library's frames. Returns false if there is no more for now, or at the
+ * end. */
 static bool websocket_step(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
@@ -377,7 +378,7 @@ static bool websocket_step(struct http_connection *connection)
     if (http_connection_is_gone(connection))
         return false;
     if (websocket->broken != 0 || rc != 0) {
-        /* The library's own way out of a malformed header has no code. */
+        /* The library sends no close frame after a malformed header. */
         if (!said_goodbye)
             websocket_close_with(connection, websocket->broken != 0  ? websocket->broken
                                              : rc == WSLAY_ERR_NOMEM ? CODE_INTERNAL
@@ -394,17 +395,19 @@ static bool websocket_step(struct http_connection *connection)
         return false;
     }
     if (!wslay_event_get_read_enabled(websocket->library)) {
-        websocket_leave(connection, true); /* a rule was broken, and the library has said which */
+        websocket_leave(
+            connection, true); /* a rule was broken, and the library has sent its close frame */
         return false;
     }
     if (connection->peer_state == PEER_ENDED) {
-        http_connection_fail(connection); /* without goodbye */
+        http_connection_fail(connection); /* closed without a close frame */
         return false;
     }
     return websocket->came;
 }
 
-/* The client's time begins when it can have heard us: before, it has that of any slow reader. */
+/* Start the client's deadline when our close frame is sent. Before that the deadline of the output
+ * covers it. */
 static void websocket_await_close(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
@@ -445,7 +448,7 @@ static void websocket_event(struct http_connection *connection, const struct tr_
 static void websocket_answer(struct http_request *request)
 {
     (void)request;
-    tr_assert(false); /* no request lives on */
+    tr_assert(false); /* a request does not outlive the handshake */
 }
 
 static void websocket_frame(
@@ -495,7 +498,7 @@ static uint64_t websocket_deadline(const struct http_connection *connection)
 
     if (websocket->is_ending)
         return websocket->end_ns == 0 ? UINT64_MAX : websocket->end_ns;
-    /* Nothing at all came since a ping, though another one had its time too. */
+    /* Nothing came since the ping, and a second ping had its time too. */
     return websocket->ping_ns == 0 ? UINT64_MAX : websocket->ping_ns + 2 * websocket->heartbeat_ns;
 }
 
@@ -510,7 +513,7 @@ static void websocket_expired(struct http_connection *connection)
 
 static void websocket_drain(struct http_connection *connection)
 {
-    (void)connection; /* its stream has been ended with 1012 */
+    (void)connection; /* its stream was ended with 1012 */
 }
 
 static uint32_t websocket_gone(struct http_connection *connection)

@@ -34,7 +34,7 @@ static int socket_error(int number)
     }
 }
 
-/* A socket file that nobody listens on any more. */
+/* Returns true if no process listens on the socket file. */
 static bool socket_is_stale(const struct net_address *address)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -65,7 +65,7 @@ int net_listen(struct net_address *address, bool shared, int *ret_fd)
             setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
         if (address->storage.ss_family == AF_INET6)
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
-        /* Inherited by what is accepted: spares a call per connection. */
+        /* Accepted sockets inherit it, which saves a call per connection. */
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     } else if (socket_is_stale(address)) {
         struct sockaddr_un un;
@@ -93,7 +93,7 @@ void net_listen_no_more(int listen_fd)
 {
     enum { TCP_FLAGS_AT = 13, FLAG_SYN = 0x02, FLAG_ACK = 0x10 };
     struct sock_filter lines[] = {
-        /* of the packet from its TCP header on */
+        /* The packet begins with its TCP header. */
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, TCP_FLAGS_AT),
         BPF_STMT(BPF_ALU | BPF_AND | BPF_K, FLAG_SYN | FLAG_ACK),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FLAG_SYN, 0, 1),
@@ -133,8 +133,8 @@ enum net_accept net_accept(int listen_fd, int *ret_fd, struct net_peer *ret_peer
     case EBADF:
     case EINVAL:
     case ENOTSOCK:
-        return NET_ACCEPT_NOTHING; /* closed under us: nothing comes from here any more */
+        return NET_ACCEPT_NOTHING; /* the descriptor was closed: no client comes from it any more */
     default:
-        return NET_ACCEPT_AGAIN; /* a network error of that one client */
+        return NET_ACCEPT_AGAIN; /* a network error of one client */
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tls.c: OpenSSL reads and writes through a BIO of our own, since its socket BIO would raise
- * SIGPIPE. A stream that met a fatal error is marked broken: OpenSSL must then not be asked to say
- * goodbye. */
+/* tls.c: TLS streams by OpenSSL. OpenSSL reads and writes through our own BIO, since its socket BIO
+ * would raise SIGPIPE. A stream with a fatal error is marked broken: OpenSSL must not send a close
+ * notification on it. */
 #include "net/tls.h"
 
 #include <errno.h>
@@ -22,9 +22,9 @@ enum { RECORD = 16 << 10 };
 
 struct net_tls {
     pthread_mutex_t lock;
-    SSL_CTX *context; /* under the lock: exchanged by a reload */
+    SSL_CTX *context; /* protected by the lock: a reload replaces it */
     char *certificate_path, *key_path;
-    const char *const *protocols; /* the caller's, for ever */
+    const char *const *protocols; /* borrowed for ever */
 };
 
 struct session {
@@ -34,7 +34,7 @@ struct session {
     bool is_open; /* the handshake is over */
 };
 
-/* ---- the BIO -------------------------------------------------------------------------------- */
+/* ---- the BIO ------------------------------------------------------------------------------- */
 
 static int bio_fd(BIO *bio)
 {
@@ -84,7 +84,7 @@ static void bio_method_make(void)
     bio_method = method;
 }
 
-/* ---- the stream ----------------------------------------------------------------------------- */
+/* ---- the stream ---------------------------------------------------------------------------- */
 
 static ssize_t tls_result(struct session *session, int rc)
 {
@@ -131,7 +131,7 @@ static ssize_t tls_write(struct net_stream *stream, const struct iovec *parts, i
     (void)more;
     if (count == 1 || parts[0].iov_len >= RECORD)
         return tls_write_bytes(stream->tls, parts[0].iov_base, parts[0].iov_len);
-    /* Small parts share a record: each costs its framing and its tag. */
+    /* Small parts share a record, since each record costs its framing and its tag. */
     for (int i = 0; i < count && used < RECORD; i++) {
         size_t size = parts[i].iov_len < RECORD - used ? parts[i].iov_len : RECORD - used;
 
@@ -199,7 +199,7 @@ int net_tls_wrap(struct net_tls *tls, struct net_stream *stream)
         return TR_ENOMEM;
     }
     pthread_mutex_lock(&tls->lock);
-    session->ssl = SSL_new(tls->context); /* holds the context from here on */
+    session->ssl = SSL_new(tls->context); /* takes a reference of the context */
     pthread_mutex_unlock(&tls->lock);
     bio = session->ssl == NULL ? NULL : BIO_new(bio_method);
     if (bio == NULL) {
@@ -243,7 +243,7 @@ const char *net_tls_protocol(const struct net_stream *stream)
     return session == NULL ? "" : session->protocol;
 }
 
-/* ---- certificate and key -------------------------------------------------------------------- */
+/* ---- certificate and key ------------------------------------------------------------------- */
 
 static int tls_explain(char *why, size_t size, int rc, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -259,7 +259,7 @@ static int tls_explain(char *why, size_t size, int rc, const char *format, ...)
     return rc;
 }
 
-/* The first of ours that the client offers. */
+/* Choose the first of our protocols that the client offers. */
 static int tls_on_alpn(SSL *ssl, const unsigned char **ret_name, unsigned char *ret_size,
     const unsigned char *offered, unsigned offered_size, void *argument)
 {
@@ -297,8 +297,7 @@ static int tls_load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **r
                                   SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
     SSL_CTX_set_num_tickets(context, 1);
-    SSL_CTX_set_session_cache_mode(
-        context, SSL_SESS_CACHE_OFF); /* tickets do without memory here */
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF); /* tickets need no memory here */
     SSL_CTX_set_alpn_select_cb(context, tls_on_alpn, pun.out);
     if (SSL_CTX_use_certificate_chain_file(context, tls->certificate_path) != 1) {
         SSL_CTX_free(context);

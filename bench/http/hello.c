@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hello.c: a server with the hello-JSON of the benchmark and nothing else, to be measured with wrk
- * beside nginx.
+/* hello.c: a server with the hello-JSON of the benchmark alone, measured with wrk beside nginx.
  *
- *     hello [ADDRESS [WORKERS]]
- */
+ *     hello [ADDRESS [WORKERS]] */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

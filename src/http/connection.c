@@ -442,6 +442,7 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
     struct http_entry *entry = base_calloc(sizeof *entry);
     tr_sender sender;
 
+    tr_assert(fd >= 0);
     if (entry == NULL) {
         close(fd);
         return;

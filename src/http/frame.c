@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 struct http_frame *http_frame_create(const void *bytes, size_t size)
 {
@@ -12,6 +13,7 @@ struct http_frame *http_frame_create(const void *bytes, size_t size)
     char prefix[24];
     int length = snprintf(prefix, sizeof prefix, "%zx\r\n", size);
 
+    tr_assert(bytes != NULL || size == 0);
     frame = base_alloc(sizeof *frame + (size_t)length + size + 2);
     if (frame == NULL)
         return NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "http/connection.h"
 #include "net/tls.h"
 
@@ -55,6 +56,7 @@ void http_handshake_event(struct http_connection *connection, const struct tr_ev
 {
     struct step *step = (struct step *)(uintptr_t)event->value;
 
+    tr_assert(connection->handshake == HANDSHAKE_RUNNING);
     connection->stream = step->stream;
     connection->handshake = HANDSHAKE_WAITING;
     if (http_connection_is_gone(connection)) {

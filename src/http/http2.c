@@ -89,6 +89,7 @@ static void http2_stream_destroy(struct http2_stream *stream)
 {
     http2_stream_drop_request(stream);
     http2_source_drop(stream);
+    tr_assert(stream->http2->stream_count > 0);
     stream->http2->stream_count--;
     base_free(stream);
 }
@@ -434,6 +435,7 @@ void http2_start(struct http_connection *connection)
 {
     struct http2 *http2 = base_calloc(sizeof *http2);
 
+    tr_assert(connection->protocol == NULL);
     if (http2 == NULL) {
         http_connection_fail(connection);
         return;

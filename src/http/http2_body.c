@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "http/http2.h"
 
 enum {
@@ -15,6 +16,7 @@ enum {
 void http2_held_drop(struct http2_stream *stream)
 {
     if (stream->held_size > 0) {
+        tr_assert(stream->http2->held_count > 0);
         stream->http2->held_count--;
         /* The bytes count against the connection's window, which other streams need. */
         if (stream->http2->session != NULL && stream->http2->failure != HTTP2_BROKEN)

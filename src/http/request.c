@@ -475,6 +475,7 @@ void http_request_start(struct http_request *request)
     struct http_server *server = request->connection->server;
     const struct http_route *route;
 
+    tr_assert(request->phase == PHASE_HEAD);
     request->began_ns = request->connection->now_ns;
     request->stats = &server->stats.none;
     if (!request_resolve(request))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 static const char *const method_names[] = {
     [HTTP_GET] = "GET",
@@ -123,6 +124,7 @@ int http_router_init(
     uint32_t slots = 8;
     int rc = 0;
 
+    tr_assert(routes != NULL || count == 0);
     while (slots < 2 * count)
         slots *= 2;
     *router = (struct http_router){ .routes = routes, .count = count, .slot_mask = slots - 1 };

@@ -81,6 +81,7 @@ void http_server_leave(struct http_server *server, struct http_entry *entry, uin
     /* The server may be freed as soon as its last connection has left. Do not use it after this. */
     pthread_mutex_lock(&server->lock);
     metric_add(server->stats.connections, -1);
+    tr_assert(server->connections > 0);
     server->connections--;
     server->cut += cut;
     pthread_cond_broadcast(&server->changed);
@@ -98,6 +99,7 @@ void http_server_listener_started(struct http_server *server)
 void http_server_listener_ended(struct http_server *server)
 {
     pthread_mutex_lock(&server->lock);
+    tr_assert(server->listeners_live > 0);
     server->listeners_live--;
     pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
@@ -300,6 +302,8 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     struct http_server *server = base_calloc(sizeof *server);
     int rc;
 
+    tr_assert(options->listen != NULL);
+    tr_assert(options->routes != NULL || options->route_count == 0);
     if (server == NULL)
         return server_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     server->system = system;

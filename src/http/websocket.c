@@ -305,6 +305,7 @@ static struct websocket *websocket_create(struct http_connection *connection)
         .on_msg_recv_callback = websocket_on_message };
     struct websocket *websocket = base_calloc(sizeof *websocket);
 
+    tr_assert(connection->protocol == NULL);
     if (websocket == NULL)
         return NULL;
     if (wslay_event_context_server_init(&websocket->library, &callbacks, websocket) != 0) {

@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+
 static ssize_t plain_result(void)
 {
     return errno == EAGAIN || errno == EINTR ? NET_AGAIN : NET_GONE;
@@ -72,6 +74,7 @@ static const struct net_stream_table plain_table = {
 
 void net_stream_open(struct net_stream *stream, int fd)
 {
+    tr_assert(fd >= 0);
     *stream = (struct net_stream){ .table = &plain_table, .fd = fd };
 }
 

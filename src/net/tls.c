@@ -17,6 +17,7 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 enum { RECORD = 16 << 10 };
 
@@ -193,6 +194,7 @@ int net_tls_wrap(struct net_tls *tls, struct net_stream *stream)
     struct session *session = base_calloc(sizeof *session);
     BIO *bio;
 
+    tr_assert(stream->tls == NULL);
     pthread_once(&bio_once, bio_method_make);
     if (session == NULL || bio_method == NULL) {
         base_free(session);
@@ -321,6 +323,8 @@ int net_tls_create(const char *certificate_path, const char *key_path, const cha
     struct net_tls *tls = base_calloc(sizeof *tls);
     int rc;
 
+    tr_assert(certificate_path != NULL);
+    tr_assert(key_path != NULL);
     if (tls == NULL)
         return tls_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     pthread_mutex_init(&tls->lock, NULL);

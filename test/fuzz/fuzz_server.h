@@ -54,12 +54,12 @@ static inline void fuzz_server_stop(struct fuzz_server *fuzz)
 
 static inline void fuzz_send(int fd, const void *bytes, size_t size)
 {
-    /* It may have refused and closed already. */
+    /* The server may have refused and closed already. */
     if (size > 0)
         (void)!send(fd, bytes, size, MSG_NOSIGNAL);
 }
 
-/* The fuzzer's own clock is a signal: it interrupts. */
+/* The fuzzer's clock is a signal, which interrupts the call. */
 static inline void fuzz_wait(int fd)
 {
     struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
@@ -78,7 +78,7 @@ static inline size_t fuzz_exchange(uint16_t port, const void *first, size_t firs
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)
     };
-    const struct linger at_once = { 1, 0 }; /* no thousands of sockets that wait */
+    const struct linger at_once = { 1, 0 }; /* so that no thousands of sockets linger */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     size_t size = 0;
 

@@ -177,9 +177,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     whole = parse(data + 1, size - 1, SIZE_MAX, &whole_head, &whole_bytes);
     cut = parse(data + 1, size - 1, 1 + data[0] % 7, &cut_head, &cut_bytes);
     tr_assert(whole.verdict == cut.verdict);
-    /* Of two things that are wrong, the cut decides which is met first. */
+    /* If a request has two faults, the cut decides which one the parser meets first. */
     tr_assert((whole.status == 0) == (cut.status == 0) ||
-              whole.verdict == HTTP_PARSED_END); /* then it is the body's */
+              whole.verdict == HTTP_PARSED_END); /* then the fault is in the body */
     if (whole.verdict == HTTP_PARSED_END) {
         tr_assert(whole.head_size == cut.head_size);
         tr_assert(heads_are_equal(&whole_head, &cut_head));

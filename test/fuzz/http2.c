@@ -45,7 +45,7 @@ static const struct http_route routes[] = {
     { .path = "/e", .handle = handle_events, .flags = HTTP_ROUTE_LONG },
 };
 
-/* Frames only, none too large, of kinds a server may send; the last may be cut off. */
+/* Only frames, none too large, of types a server may send; the last may be cut off. */
 static void check_frames(const unsigned char *bytes, size_t size)
 {
     size_t at = 0, count = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* range.c: a size of eight bytes, then any bytes as a Range header, a date, a list of tags. Ranges
- * stay inside, do not overlap and are few; a date that is read is written back the same. */
+/* range.c: a size of eight bytes, then any bytes as a Range header, a date and a list of tags.
+ * Ranges stay inside the size, do not overlap and are few. A date that parses is written back
+ * unchanged. */
 #include <string.h>
 
 #include "base/assert.h"

@@ -39,7 +39,7 @@ static void check_frames(const unsigned char *bytes, size_t size)
         unsigned opcode = bytes[at] & 15;
         size_t length = bytes[at + 1], head = 2;
 
-        tr_assert(!is_closed); /* a close is the last */
+        tr_assert(!is_closed); /* a close frame is the last */
         tr_assert((bytes[at] & 0xf0) == 0x80 && length < 128);
         tr_assert(opcode == 2 || (opcode >= 8 && opcode <= 10));
         tr_assert(opcode == 2 || length <= 125);

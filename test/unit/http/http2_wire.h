@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http2_wire.h: a client of HTTP/2 for tests, made of raw frames: it can send what no library
- * would. Only the compressed heads that come back are read with the library's help. */
+/* http2_wire.h: an HTTP/2 client for tests that sends raw frames, so that it can break every rule.
+ * It uses the library only to decode the heads it receives. */
 #ifndef TEST_UNIT_HTTP_HTTP2_WIRE_H
 #define TEST_UNIT_HTTP_HTTP2_WIRE_H
 
@@ -28,7 +28,7 @@ enum { CODE_NONE = -1 };
 struct wire {
     struct client *client;
     nghttp2_hd_inflater *inflater;
-    bool keeps_windows; /* give back what came, at once */
+    bool keeps_windows; /* return received bytes to the windows at once */
     size_t data_bytes;  /* of all streams */
     long goaway;        /* code, or CODE_NONE */
     uint32_t goaway_last;
@@ -49,11 +49,11 @@ struct frame {
     char bytes[1 << 17];
 };
 
-/* What came on one stream. */
+/* The answer on one stream. */
 struct reply {
     uint32_t id;
     int status;   /* 0: none */
-    int informed; /* 1xx before it */
+    int informed; /* number of 1xx answers before it */
     long reset;   /* code, or CODE_NONE */
     bool ended;
     size_t head_size, body_size;
@@ -110,7 +110,7 @@ static inline void wire_close(struct wire *wire)
     free(wire);
 }
 
-/* A literal field that is not remembered. */
+/* Append a literal field that does not enter the table. */
 static inline void block_add_sized(
     struct block *block, const char *name, const char *value, size_t value_size)
 {
@@ -154,7 +154,7 @@ static inline struct block *block_new(const char *method, const char *path)
     return block;
 }
 
-/* Frees the block. */
+/* Send a head. Frees the block. */
 static inline void wire_head(struct wire *wire, uint32_t id, struct block *block, bool ends)
 {
     size_t at = 0;
@@ -202,7 +202,7 @@ static inline uint64_t get_number(const char *from, size_t digits)
     return value;
 }
 
-/* The next frame; false: the connection ended. */
+/* Read the next frame. Returns false if the connection ended. */
 static inline bool wire_read(struct wire *wire, struct frame *frame)
 {
     struct client *client = wire->client;
@@ -321,7 +321,7 @@ static inline void take_frame(
         reply->ended = true;
 }
 
-/* Read until every reply is complete or reset, or the connection ended. */
+/* Read until every reply is complete or reset, or the connection ends. */
 static inline void wire_replies(struct wire *wire, struct reply **replies, size_t count)
 {
     static struct frame frame;
@@ -357,7 +357,7 @@ static inline struct reply *wire_reply(struct wire *wire, uint32_t id)
     return reply;
 }
 
-/* Ask and check the status; the connection goes on. */
+/* Send a GET and check the status. The connection stays open. */
 static inline void wire_expect(struct wire *wire, uint32_t id, const char *path, int status)
 {
     struct reply *reply;
@@ -368,7 +368,7 @@ static inline void wire_expect(struct wire *wire, uint32_t id, const char *path,
     free(reply);
 }
 
-/* Read to the end; the code of the last GOAWAY. */
+/* Read to the end. Returns the code of the last GOAWAY. */
 static inline long wire_goaway(struct wire *wire)
 {
     static struct frame frame;

@@ -46,7 +46,7 @@ static char mark[] = "mark";
 #define ETAG "\"v1\""
 enum { MODIFIED_S = 784111777 }; /* Sun, 06 Nov 1994 08:49:37 GMT */
 
-/* What a download does: conditions, then ranges, then the file. */
+/* A download: conditions, then ranges, then the file. */
 static void handle_file(struct http_request *request)
 {
     struct http_range ranges[HTTP_RANGES_MAX];
@@ -83,7 +83,7 @@ static void handle_file(struct http_request *request)
         request, 200, "application/octet-stream", fd, 0, (uint64_t)size, on_file_done, mark);
 }
 
-/* A file that lost bytes after its size was read. */
+/* A file that shrank after its size was read. */
 static void handle_short(struct http_request *request)
 {
     int fd = open(file_path, O_RDONLY | O_CLOEXEC);
@@ -115,7 +115,7 @@ static void handle_json(struct http_request *request)
     }
 }
 
-/* ?error: why nothing came back. ?done: it may be done all the same. */
+/* ?error: the status of the lost ask. ?done: the work may be done. */
 static void handle_lost(struct http_request *request)
 {
     struct span text = { NULL, 0 };
@@ -125,7 +125,7 @@ static void handle_lost(struct http_request *request)
     http_respond_lost(request, -(int)error, http_parameter(request, "done", &text), "test");
 }
 
-/* There was no memory to tell what was done. */
+/* The work is done, and there is no memory for the answer. */
 static void handle_untold(struct http_request *request)
 {
     http_respond_buffer(request, 200, "application/json", &(struct buffer){ .failed = TR_ENOMEM });
@@ -146,7 +146,7 @@ static void start(struct stage *stage)
         stage, file_routes, sizeof file_routes / sizeof file_routes[0], (struct http_limits){ 0 });
 }
 
-/* Read `size` bytes that must be those of the file from `first` on. */
+/* Read `size` bytes and compare them with the file from `first` on. */
 static void read_file(struct client *client, size_t first, size_t size)
 {
     size_t total = 0;
@@ -344,7 +344,7 @@ TEST(answers, text_is_compressed_for_those_who_take_it)
         client_ask(client, request, answer);
         CHECK_EQ_STR(answer_header(answer, "Vary"), "Accept-Encoding");
     }
-    /* Too small, refused by q=0, or promised by a strong tag. */
+    /* The body is too small, or q=0 refuses gzip, or a strong tag promises the bytes. */
     client_ask(
         client, "GET /json?size=500 HTTP/1.1\r\n" HOST "Accept-Encoding: gzip\r\n\r\n", answer);
     CHECK(answer_header(answer, "Content-Encoding") == NULL);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The client against a scripted server on loopback.
  *
- * With the guard on nothing on loopback can be reached, so the internet is made up here: the two
- * functions below replace libc's for libcurl, too. Names under "test" get made-up addresses, and a
- * connection to the made-up public one goes to loopback instead. What the guard sees is what it
- * would see outside. */
+ * With the guard on, the client reaches nothing on loopback, so this file invents an internet: the
+ * two functions below replace libc's, also for libcurl. Names under "test" get invented addresses,
+ * and a connection to the invented public one goes to loopback. The guard sees the same
+ * addresses as on the real internet. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netdb.h>
@@ -30,7 +30,7 @@
 #define PUBLIC_ADDRESS "93.184.216.34"
 
 static sem_t lookup_began, lookup_goes_on, lookup_ended;
-static _Atomic int connects_elsewhere; /* to what is neither loopback nor the public address */
+static _Atomic int connects_elsewhere; /* neither to loopback nor to the public address */
 
 static const char *address_of(const char *name)
 {
@@ -92,7 +92,7 @@ int connect(int fd, __CONST_SOCKADDR_ARG address, socklen_t size)
     return real(fd, address.__sockaddr__, size);
 }
 
-/* ---- what the cases share ------------------------------------------------------------------- */
+/* ---- shared by the cases ------------------------------------------------------------------- */
 
 static struct tr_system *system_of(uint32_t workers)
 {
@@ -118,7 +118,7 @@ static struct http_client *client_of(
 
 static const struct http_client_options open_options = { .allow_private = true };
 
-/* One request on a system of its own. The body in `body`, if it is not NULL. */
+/* Send one request on a system of its own. The body goes to `body`, unless that is NULL. */
 static int ask_once(const struct http_client_options *options,
     const struct http_client_request *request, char *body, size_t size)
 {
@@ -158,7 +158,7 @@ static int64_t metric_named(const char *name)
     return -1;
 }
 
-/* Answers every request with the text in `data`, as it is. */
+/* Answer every request with the text in `data`. */
 static void script_text(struct fake_connection *connection, void *data)
 {
     struct fake_request request;
@@ -167,7 +167,7 @@ static void script_text(struct fake_connection *connection, void *data)
         fake_send(connection, data);
 }
 
-/* The same once, and closes. */
+/* Answer one request with the text, and close. */
 static void script_once(struct fake_connection *connection, void *data)
 {
     struct fake_request request;
@@ -178,7 +178,7 @@ static void script_once(struct fake_connection *connection, void *data)
 
 static char ok_text[] = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/* Reads and says nothing. `data` is a semaphore: posted for each request. */
+/* Read and never answer. `data` is a semaphore, posted for each request. */
 static void script_silent(struct fake_connection *connection, void *data)
 {
     struct fake_request request;
@@ -456,7 +456,7 @@ TEST(client, uses_a_connection_again)
     fake_server_stop(&server);
 }
 
-/* Descriptors of closed connections come back with the same numbers. */
+/* Descriptors of closed connections return with the same numbers. */
 TEST(client, makes_a_new_connection_where_the_old_one_was_closed)
 {
     struct fake_server *server = fake_server_start(script_once, ok_text, NULL);
@@ -618,8 +618,8 @@ TEST(client, takes_no_credentials_to_another_host)
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
-/* The body's size is the path; "/c" sends chunks without end, "/s" a stream without end and "/a"
- * announces a size and then nothing comes. */
+/* The path is the size of the body. "/c" sends endless chunks, "/s" an endless stream, and "/a"
+ * announces a size and sends nothing. */
 static void script_big(struct fake_connection *connection, void *data)
 {
     static const char chunk[] = "a\r\n0123456789\r\n";
@@ -808,7 +808,7 @@ TEST(client, gives_up_at_the_deadline)
     fake_server_stop(&server);
 }
 
-/* Half an answer, and `data` is posted when the client has closed. */
+/* Send half an answer. `data` is posted when the client has closed. */
 static void script_half(struct fake_connection *connection, void *data)
 {
     struct fake_request request;
@@ -831,11 +831,11 @@ TEST(client, inherits_the_deadline_of_what_is_being_handled)
     tr_sender sender;
 
     sem_init(&gone, 0, 0);
-    /* Long enough to be handled; then the request has the rest of it. */
+    /* The time is enough for the ask to be handled; the request gets the rest of it. */
     sender = crowd_start(system, &crowd, TR_SECONDS(2));
     crowd_wait(&crowd);
     CHECK_EQ_INT(crowd.statuses[0], TR_ETIMEOUT);
-    sem_wait(&gone); /* not only the asker was told: the connection was closed */
+    sem_wait(&gone); /* the connection closed too, not only the ask */
     tr_sender_drop(&sender);
     http_client_stop(&client);
     tr_system_destroy(&system);
@@ -845,7 +845,8 @@ TEST(client, inherits_the_deadline_of_what_is_being_handled)
 TEST(client, is_not_held_up_by_a_name_server_that_does_not_answer)
 {
     struct fake_server *server = fake_server_start(script_text, ok_text, NULL);
-    struct tr_system *system = system_of(1); /* if the lookup were on the worker nothing else ran */
+    struct tr_system *system =
+        system_of(1); /* a lookup on the worker would block everything else */
     struct http_client *client = client_of(system, &open_options);
     struct buffer body = { 0 };
     struct crowd crowd = { .client = client,
@@ -864,7 +865,7 @@ TEST(client, is_not_held_up_by_a_name_server_that_does_not_answer)
     CHECK_EQ_INT(crowd.statuses[0], TR_ETIMEOUT);
     second = crowd_start(system, &stopped, 0);
     sem_wait(&lookup_began);
-    http_client_stop(&client); /* nor does this wait for the lookup */
+    http_client_stop(&client); /* the stop does not wait for the lookup either */
     crowd_wait(&stopped);
     CHECK_EQ_INT(stopped.statuses[0], TR_ECLOSED);
     tr_sender_drop(&sender);
@@ -917,7 +918,8 @@ TEST(tls, is_refused_under_an_unknown_authority_or_for_another_name)
     fake_tls_make(&tls, "127.0.0.1");
     fake_tls_make(&other, "127.0.0.1");
     server = fake_server_start(script_text, ok_text, &tls);
-    CHECK_EQ_INT(get(&options, fake_server_url(server, "/")), TR_EIO); /* the system's own */
+    CHECK_EQ_INT(
+        get(&options, fake_server_url(server, "/")), TR_EIO); /* the system's certificates */
     options.ca_path = other.ca_path;
     CHECK_EQ_INT(get(&options, fake_server_url(server, "/")), TR_EIO);
     options.ca_path = tls.ca_path;
@@ -1131,7 +1133,7 @@ TEST(client, that_is_killed_leaves_nothing_behind)
     fake_server_stop(&server);
 }
 
-/* Answers when `goes_on` is posted, after it has posted `arrived`. */
+/* Posts `arrived`, and answers when `goes_on` is posted. */
 struct pause {
     sem_t arrived, goes_on;
 };
@@ -1169,7 +1171,7 @@ TEST(client, outlives_those_who_asked)
     CHECK_EQ_INT(tr_kill(tr_sender_weaken(sender)), 0);
     CHECK_EQ_INT(tr_sender_wait_closed(sender, 0), 0);
     tr_sender_drop(&sender);
-    sem_post(&pause.goes_on); /* the answer has nobody to go to */
+    sem_post(&pause.goes_on); /* the answer has no receiver */
     for (int i = 0; i < 10; i++)
         sem_post(&pause.goes_on);
     CHECK_EQ_INT(http_client_wait(client,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client's pure parts: which addresses it may go to, what it accepts as a request, and what it
- * reads in Cache-Control. */
+/* The pure parts of the client: the addresses it may go to, the requests it accepts, and
+ * Cache-Control. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A server that is told to end: nobody who was let in fails. */
+/* The drain of a server: no request of an accepted client fails. */
 #include <pthread.h>
 
 #include "http_stage.h"
@@ -12,8 +12,8 @@ struct loop {
     int failed;
 };
 
-/* Asks again and again; after an answer that closes it tries a new connection, which may be refused
- * once the server has ended. */
+/* Ask again and again. After an answer that closes, try a new connection, which may be refused once
+ * the server has ended. */
 static void *loop_main(void *argument)
 {
     struct loop *loop = argument;
@@ -28,7 +28,7 @@ static void *loop_main(void *argument)
         client->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (connect(client->fd, (struct sockaddr *)&in, sizeof in) != 0) {
             client_close(client);
-            break; /* nobody listens any more: that is no failed request */
+            break; /* the server has ended; this is no failed request */
         }
         do {
             client_ask(client, "GET /ask/a?value=1 HTTP/1.1\r\n" HOST "\r\n", answer);
@@ -92,7 +92,7 @@ TEST(drain, what_is_in_flight_is_finished)
     client_send(client, "GET /ask/k HTTP/1.1\r\n" HOST "\r\n");
     stage_wait(&stage_kept, 1);
     CHECK_EQ_INT(pthread_create(&thread, NULL, drain_main, &drainer), 0);
-    /* It waits: a new client is not let in any more, this one still is. */
+    /* The server waits: it refuses a new client and still serves this one. */
     for (int i = 0;; i++) {
         struct sockaddr_in in = { .sin_family = AF_INET };
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), rc;

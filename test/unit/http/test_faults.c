@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of a server and its requests fails once: the client sees an error or a closed
- * connection, never a wrong answer, and the server goes on. */
+/* Every allocation of a server and its requests fails once. The client then sees an error or a
+ * closed connection, never a wrong answer, and the server goes on. */
 #include "base/alloc.h"
 #include "http_stage.h"
 
-/* One request; true if the answer is as it should be, or an honest failure. */
+/* Send one request. Returns true if the answer is right or an honest failure. */
 static bool ask_carefully(const char *address, const char *text, const char *expected,
     struct answer *answer, bool must_work)
 {

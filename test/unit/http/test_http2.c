@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP/2: the same handlers, gates and limits as HTTP/1, many at a time. */
+/* HTTP/2: the same handlers, gates and limits as HTTP/1, with many requests at a time. */
 #include <fcntl.h>
 #include <pthread.h>
 
@@ -61,7 +61,7 @@ TEST(http2, the_preface_may_come_byte_by_byte)
     wire = wire_plain(http_server_address(stage.server), 0);
     for (size_t i = 0; i < sizeof PREFACE - 1; i++) {
         CHECK(client_try_send(wire->client, &PREFACE[i], 1));
-        poll(NULL, 0, 1); /* so that they are read apart, which is not what the check needs */
+        poll(NULL, 0, 1); /* so that the server reads them apart; the check does not need it */
     }
     wire_frame(wire, T_SETTINGS, 0, 0, "", 0);
     wire_expect(wire, 1, "/hello", 200);
@@ -151,7 +151,7 @@ TEST(http2, bodies_pass_both_ways)
         CHECK_EQ_INT(reply->reset, CODE_NONE);
         free(reply);
     }
-    /* Padding is no part of it; trailers are not looked at. */
+    /* Padding is no part of the body; trailers are dropped. */
     wire_head(wire, 5, block_new("POST", "/echo"), false);
     wire_frame(wire, T_DATA, F_PADDED, 5, "\3hello\0\0\0", 9);
     block = block_new(NULL, NULL);
@@ -160,7 +160,7 @@ TEST(http2, bodies_pass_both_ways)
     reply = wire_reply(wire, 5);
     CHECK_EQ_STR(reply->body, "hello");
     free(reply);
-    /* An empty one. */
+    /* An empty body. */
     wire_head(wire, 7, block_new("POST", "/echo"), false);
     wire_frame(wire, T_DATA, F_END, 7, "", 0);
     reply = wire_reply(wire, 7);
@@ -171,7 +171,7 @@ TEST(http2, bodies_pass_both_ways)
     STAGE_END();
 }
 
-/* The client's windows are opened again as its bodies are taken: ten times what one holds. */
+/* The server opens the windows again as it takes the bodies: ten times the size of one window. */
 TEST(http2, uploads_larger_than_the_windows_pass)
 {
     struct wire *wire;
@@ -218,7 +218,7 @@ TEST(http2, a_handler_that_pauses_gets_all_of_it)
     struct wire *wire;
     struct block *block;
     struct reply *reply;
-    static char body[60000]; /* less than a window: it may all be sent before the first pause */
+    static char body[60000]; /* less than a window: all of it may be sent before the first pause */
     STAGE({ 0 });
 
     memset(body, 2, sizeof body);
@@ -269,9 +269,9 @@ TEST(http2, a_body_that_is_too_large_is_refused_before_it_comes)
     block = block_new("PUT", "/small");
     block_add(block, "content-length", "17");
     wire_head(wire, 1, block, false);
-    reply = wire_reply(wire, 1); /* nothing of it was sent */
+    reply = wire_reply(wire, 1); /* the client sent nothing of the body */
     CHECK_EQ_INT(reply->status, 413);
-    if (reply->reset == CODE_NONE) { /* and none shall be: RST_STREAM with NO_ERROR */
+    if (reply->reset == CODE_NONE) { /* and must send none: RST_STREAM with NO_ERROR */
         static struct frame frame;
 
         CHECK(wire_read(wire, &frame));
@@ -279,7 +279,7 @@ TEST(http2, a_body_that_is_too_large_is_refused_before_it_comes)
         CHECK_EQ_U64(get_number(frame.bytes, 4), NGHTTP2_NO_ERROR);
     }
     free(reply);
-    /* Found out on the way. */
+    /* The server notices the size while the body arrives. */
     wire_head(wire, 3, block_new("PUT", "/small"), false);
     wire_frame(wire, T_DATA, 0, 3, "0123456789", 10);
     wire_frame(wire, T_DATA, F_END, 3, "0123456789", 10);
@@ -468,7 +468,7 @@ TEST(http2, files_are_read_as_the_client_takes_them)
     free(reply);
     stage_wait(&file_done, 1);
     CHECK_EQ_U64(atomic_load(&file_sent), 300000);
-    /* Shorter than was thought: the client must notice. */
+    /* The file is shorter than its size: the client must notice. */
     wire_get(wire, 3, "/file?size=300010");
     reply = wire_reply(wire, 3);
     CHECK_EQ_INT(reply->reset, NGHTTP2_INTERNAL_ERROR);
@@ -481,7 +481,7 @@ TEST(http2, files_are_read_as_the_client_takes_them)
     CHECK_EQ_U64(reply->body_size, 0);
     free(reply);
     stage_wait(&file_done, 3);
-    /* Given up half-way: the descriptor comes back. */
+    /* The client resets half-way: the descriptor is given back. */
     wire->keeps_windows = false;
     wire_get(wire, 7, "/file?size=300000");
     wire_reset(wire, 7, NGHTTP2_CANCEL);
@@ -643,10 +643,10 @@ TEST(http2, a_head_that_drips_has_a_deadline)
 
     wire = stage_wire(&stage);
     wire_expect(wire, 1, "/hello", 200);
-    wire_frame(wire, T_HEADERS, F_END, 3, block->bytes, block->size); /* to be continued */
+    wire_frame(wire, T_HEADERS, F_END, 3, block->bytes, block->size); /* without END_HEADERS */
     CHECK_EQ_INT(wire_goaway(wire), NGHTTP2_ENHANCE_YOUR_CALM);
     wire_close(wire);
-    /* Nor may a connection say nothing. */
+    /* A silent connection has a deadline too. */
     wire = stage_wire(&stage);
     wire_goaway(wire);
     CHECK_EQ_INT(wire->goaway, NGHTTP2_NO_ERROR);
@@ -844,7 +844,7 @@ TEST(http2, a_stream_that_is_not_read_is_cut_alone)
     struct http_frame *frame = http_frame_create(data, sizeof data);
 
     wire->keeps_windows = false;
-    wire_window(wire, 0, 1 << 20); /* only the stream's own window shuts */
+    wire_window(wire, 0, 1 << 20); /* only the stream's own window closes */
     wire_get(wire, 1, "/events");
     wire_get(wire, 3, "/events");
     stage_wait(&hub->count, 2);
@@ -878,7 +878,7 @@ TEST(http2, a_stream_that_is_read_again_brings_all_that_waited_and_the_last_word
     size_t at = 0;
 
     wire->keeps_windows = false;
-    wire_window(wire, 0, 1 << 20); /* only the stream's own window shuts */
+    wire_window(wire, 0, 1 << 20); /* only the stream's own window closes */
     wire_get(wire, 1, "/events");
     stage_wait(&hub->count, 1);
     row_send(hub->streams[0], &hub->ended);
@@ -893,7 +893,7 @@ TEST(http2, a_stream_that_is_read_again_brings_all_that_waited_and_the_last_word
     CHECK(number > 0);
     CHECK(row_follow(reply->body + at, reply->body_size - at, &number, "events"));
     free(reply);
-    wire_expect(wire, 3, "/hello", 200); /* the others go on */
+    wire_expect(wire, 3, "/hello", 200); /* other streams go on */
     wire_close(wire);
     hub_stop(hub);
 }
@@ -922,8 +922,8 @@ TEST(http2, a_stream_that_is_never_read_again_is_reset_and_the_others_go_on)
     stage_wait(&hub->count, 1);
     for (uint64_t i = 1; i <= 10; i++)
         CHECK_EQ_INT(http_stream_send(hub->streams[0], row_frame(i)), 0);
-    wire_take(wire, reply, 65535); /* its window: the rest waits */
-    wire_window(wire, 1, 4096);    /* at a byte a second: good for an hour, before the end */
+    wire_take(wire, reply, 65535); /* its window; the rest waits */
+    wire_window(wire, 1, 4096); /* at a byte a second this is enough for an hour, before the end */
     wire_take(wire, reply, 65535 + 4096);
     row_send(hub->streams[0], &hub->ended);
     wire_replies(wire, &reply, 1);
@@ -981,12 +981,13 @@ TEST(http2, a_drain_tells_event_streams_to_come_back)
 
 static struct hub *patient_start(void)
 {
-    return hub_start_on(true, /* whose socket holds little */
+    return hub_start_on(true, /* with a small socket buffer */
         (struct http_stream_options){ .pending_max = 2 << 20 },
         (struct http_limits){ .output_ns = TR_SECONDS(600), .linger_ns = TR_MILLISECONDS(100) });
 }
 
-/* Both wait for their windows when the server ends; a word that the events cannot say any more. */
+/* Both streams wait for their windows when the server ends, so the events cannot send their last
+ * frame. */
 TEST(http2, a_drain_resets_events_that_are_not_read_and_waits_for_an_answer)
 {
     struct hub *hub = patient_start();
@@ -1020,7 +1021,7 @@ TEST(http2, a_drain_resets_events_that_are_not_read_and_waits_for_an_answer)
     hub_stop(hub);
 }
 
-/* Its windows are open, but it does not read. */
+/* The windows are open, but the client does not read. */
 TEST(http2, a_drain_waits_for_no_connection_that_is_not_read)
 {
     struct hub *hub = patient_start();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation under an HTTP/2 connection and a WebSocket fails once, the library's own among
- * them: an honest failure or the right answer, and the server goes on. */
+/* Every allocation under an HTTP/2 connection and a WebSocket fails once, also those of the
+ * library. The client sees an honest failure or the right answer, and the server goes on. */
 #include "base/alloc.h"
 #include "http2_wire.h"
 
-/* What a stream must have brought: all of it, an error, or a reset; or the connection is over. */
+/* Returns true if the stream brought the whole answer, an error or a reset, or if the connection is
+ * over. */
 static bool is_honest(const struct wire *wire, const struct reply *reply, const char *expected)
 {
     if (reply->status == 200 && reply->ended)

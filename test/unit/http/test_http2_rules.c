@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What HTTP/2 forbids, by raw frames: each broken rule has its one answer. And floods: frames that
- * cost the server more than the client. */
+/* The rules of HTTP/2, broken by raw frames: each broken rule has one answer. Then floods: frames
+ * that cost the server more than the client. */
 #include <time.h>
 
 #include "http2_wire.h"
@@ -16,7 +16,7 @@ enum { FIELDS_MAX = 8 };
 struct head_row {
     const char *what;
     const char *fields[FIELDS_MAX][2];
-    const char *body; /* NULL: the head ends it */
+    const char *body; /* NULL: the head ends the stream */
     int status;       /* 0: reset with PROTOCOL_ERROR */
 };
 
@@ -160,13 +160,13 @@ TEST(http2_rules, a_head_has_the_limits_of_http_1)
     STAGE({ 0 });
 
     wire = stage_wire(&stage);
-    CHECK_EQ_INT(ask_with_fields(wire, 1, 99, 1), 200); /* and host */
+    CHECK_EQ_INT(ask_with_fields(wire, 1, 99, 1), 200); /* and Host */
     CHECK_EQ_INT(ask_with_fields(wire, 3, 100, 1), 431);
     CHECK_EQ_INT(ask_with_fields(wire, 5, 1, 16000), 200);
     CHECK_EQ_INT(ask_with_fields(wire, 7, 1, 16400), 431);
     CHECK_EQ_INT(ask_with_fields(wire, 9, 300, 1), 431);
     CHECK_EQ_INT(ask_with_fields(wire, 11, 0, 0), 200);
-    CHECK_EQ_INT(ask_with_fields(wire, 13, 401, 1), 0); /* this is no mistake any more */
+    CHECK_EQ_INT(ask_with_fields(wire, 13, 401, 1), 0); /* this size is no accident any more */
     CHECK_EQ_INT(wire_goaway(wire), NGHTTP2_ENHANCE_YOUR_CALM);
     wire_close(wire);
     wire = stage_wire(&stage);
@@ -176,7 +176,8 @@ TEST(http2_rules, a_head_has_the_limits_of_http_1)
     STAGE_END();
 }
 
-/* A field of 4,000 bytes is remembered, then named ten thousand times by one byte each. */
+/* One field of 4,000 bytes enters the table and is then named ten thousand times by one byte
+ * each. */
 TEST(http2_rules, a_bomb_of_indexed_fields_ends_the_connection)
 {
     static char value[4000];
@@ -188,7 +189,7 @@ TEST(http2_rules, a_bomb_of_indexed_fields_ends_the_connection)
     memset(value, 'v', sizeof value);
     begin = block->size;
     block_add_sized(block, "x", value, sizeof value);
-    block->bytes[begin] = 0x40; /* literal, to be remembered */
+    block->bytes[begin] = 0x40; /* literal, to enter the table */
     for (int i = 0; i < 10000; i++)
         block->bytes[block->size++] = (char)(0x80 | 62);
     wire = stage_wire(&stage);
@@ -301,8 +302,8 @@ TEST(http2_rules, after_its_end_a_stream_takes_nothing)
     struct wire *wire;
     STAGE({ 0 });
 
-    /* Half closed: DATA is a stream error or worse (5.1). The request waits: its stream must be
-     * there still when the second frame comes. */
+    /* DATA on a half-closed stream is a stream error or worse (5.1). The request waits, so that its
+     * stream still exists when the second frame comes. */
     wire = stage_wire(&stage);
     wire_get(wire, 1, "/ask/k");
     wire_frame(wire, T_DATA, 0, 1, "x", 1);
@@ -364,7 +365,7 @@ TEST(http2_rules, what_is_unknown_or_only_advice_is_ignored)
     wire_frame(wire, 0x77, 0xff, 5, "whatever", 8);
     wire_frame(wire, 0x10, 0, 0, "\0\0\0\1u=1", 7);            /* PRIORITY_UPDATE */
     wire_frame(wire, T_PRIORITY, 0, 11, "\0\0\0\3\7", 5);      /* of an idle stream */
-    wire_frame(wire, T_SETTINGS, 0, 0, "\xab\xcd\1\2\3\4", 6); /* a setting nobody knows */
+    wire_frame(wire, T_SETTINGS, 0, 0, "\xab\xcd\1\2\3\4", 6); /* an unknown setting */
     wire_frame(wire, T_PING, 0, 0, "12345678", 8);
     padded[0] = 100;
     memcpy(padded + 1, "\0\0\0\0\20", 5);
@@ -397,7 +398,7 @@ TEST(http2_rules, a_wrong_preface_is_not_served)
 
 /* ---- floods --------------------------------------------------------------------------------- */
 
-/* Until the server ends it, or `count` of them. */
+/* Send until the server ends the connection, or `count` times. */
 static long flood(struct stage *stage, int count, void (*one)(struct wire *wire, uint32_t number))
 {
     struct wire *wire = stage_wire(stage);
@@ -468,8 +469,8 @@ static uint64_t now_s(void)
     return (uint64_t)now.tv_sec;
 }
 
-/* The buckets of http2.c fill again while a flood goes on, so what they let through depends on how
- * long a busy machine takes for it; the counts are such that a minute would be too short. */
+/* The buckets of http2.c fill again during a flood, so the number that passes depends on how busy
+ * the machine is. The counts are high enough for a minute. */
 TEST(http2_rules, floods_are_told_to_calm_down)
 {
     enum { RESETS_BURST = 200, RESETS_PER_S = 20, A_TURN = 256 }; /* of http2.c */
@@ -488,7 +489,7 @@ TEST(http2_rules, floods_are_told_to_calm_down)
         { "continuations", 100, one_continuation },
         { "empty continuations", 100, one_empty_continuation },
     };
-    STAGE({ .linger_ns = TR_SECONDS(60) }); /* who is slow to send still sees why it was closed */
+    STAGE({ .linger_ns = TR_SECONDS(60) }); /* a slow sender still sees why the connection closed */
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int before = atomic_load(&stage_pieces_gone), ran;
@@ -510,7 +511,7 @@ TEST(http2_rules, as_many_streams_as_were_offered)
     int refused = 0;
     STAGE({ 0 });
 
-    /* Before the settings are acknowledged the others are refused, to be tried again. */
+    /* Before the settings are acknowledged the server refuses further streams, to be retried. */
     wire = stage_wire(&stage);
     for (uint32_t i = 0; i < 130; i++)
         wire_head(wire, 1 + 2 * i, block_new("POST", "/upload"), false);
@@ -524,7 +525,7 @@ TEST(http2_rules, as_many_streams_as_were_offered)
             take_frame(wire, &frame, NULL, 0);
         }
     }
-    /* Afterwards it is an offence. */
+    /* After that it is an error of the connection. */
     wire_frame(wire, T_SETTINGS, F_ACK, 0, "", 0);
     wire_get(wire, 1001, "/hello");
     CHECK_EQ_INT(wire_goaway(wire), NGHTTP2_PROTOCOL_ERROR);
@@ -532,7 +533,8 @@ TEST(http2_rules, as_many_streams_as_were_offered)
     STAGE_END();
 }
 
-/* Answers that nobody takes from the socket: the server stops reading, then ends it. */
+/* The client takes no answer from the socket: the server stops reading, then ends the
+ * connection. */
 TEST(http2_rules, a_client_that_reads_nothing_is_cut)
 {
     struct wire *wire;

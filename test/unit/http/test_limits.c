@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that is bounded, and what happens at its bound. */
+/* All limits, and the answers when they are reached. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -48,7 +48,7 @@ TEST(limits, the_header_deadline_counts_from_the_first_byte)
     const char *text = "GET /hello HTTP/1.1\r\nHost: test\r\nX-Long: ";
     size_t sent = 0;
 
-    /* A byte now and then does not buy time: the idle time never reaches the deadline. */
+    /* Single bytes now and then gain no time: the connection is never idle until the deadline. */
     client_send(client, text);
     while (poll(&poll_fd, 1, 20) == 0) {
         CHECK(client_try_send(client, "a", 1));
@@ -101,7 +101,7 @@ TEST(limits, a_body_below_the_rate_is_refused)
     CHECK(answer->closes);
     CHECK(client_ends(client));
     client_close(client);
-    /* The same of an upload that streams: it is told that the client is gone. */
+    /* The same for a streaming upload: the handler learns that the client is gone. */
     client = client_open(http_server_address(stage.server));
     client_ask(client, "POST /upload HTTP/1.1\r\n" HOST "Content-Length: 10000\r\n\r\nab", answer);
     CHECK_EQ_INT(answer->status, 408);
@@ -117,7 +117,7 @@ TEST(limits, a_body_above_the_rate_may_take_longer_than_the_grace)
     struct pollfd poll_fd = { .fd = client->fd, .events = POLLIN };
 
     client_send(client, "POST /echo HTTP/1.1\r\n" HOST "Content-Length: 200\r\n\r\n");
-    for (int i = 0; i < 20; i++) { /* 10 bytes buy 100 ms; they come every 25 */
+    for (int i = 0; i < 20; i++) { /* 10 bytes gain 100 ms; they come every 25 ms */
         client_send(client, "0123456789");
         poll(&poll_fd, 1, 25);
     }
@@ -255,7 +255,7 @@ TEST(limits, a_client_that_asks_and_does_not_read_is_not_read_either)
         CHECK_MSG(++asked < 1000000, "the server reads on and on");
 
     CHECK(!MEMORY_IS_SEEN || rss_kb() < before + 20000);
-    /* And it goes on where it stopped. */
+    /* Then the server goes on where it stopped. */
     while (got < 4000000) {
         CHECK(client_fill(client));
         got += client->size;
@@ -307,7 +307,7 @@ TEST(limits, a_promised_body_takes_no_memory_before_it_comes)
         client_read(clients[i], answer, false);
         CHECK_EQ_INT(answer->status, 100);
     }
-    /* The clients' own buffers are touched at their beginning only. */
+    /* The clients' own buffers are used at their beginning only. */
     CHECK_MSG(
         !MEMORY_IS_SEEN || rss_kb() < before + 12000, "%zu KB, then %zu KB", before, rss_kb());
     for (int i = 0; i < 100; i++)
@@ -321,7 +321,7 @@ TEST(limits, bodies_in_memory_are_bounded_and_given_back)
     char piece[20 << 10];
 
     memset(piece, 'a', sizeof piece);
-    for (int i = 0; i < 3; i++) { /* what was refused left nothing behind */
+    for (int i = 0; i < 3; i++) { /* refused requests left nothing behind */
         struct client *client = client_open(http_server_address(stage.server));
 
         client_send(client, "POST /echo HTTP/1.1\r\n" HOST "Content-Length: 20480\r\n\r\n");
@@ -348,7 +348,7 @@ TEST(limits, without_descriptors_accepting_pauses_and_goes_on)
 
     client_ask(client, "GET /hello HTTP/1.1\r\n" HOST "\r\n", answer);
     CHECK_EQ_INT(answer->status, 200);
-    /* The client's own socket is made before the limit falls below it. */
+    /* The client's own socket exists before the limit falls below it. */
     late = calloc(1, sizeof *late);
     CHECK(late != NULL);
     late->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -366,7 +366,7 @@ TEST(limits, without_descriptors_accepting_pauses_and_goes_on)
         in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         CHECK_EQ_INT(connect(late->fd, (struct sockaddr *)&in, sizeof in), 0);
     }
-    /* Turned away at once instead of waiting for ever. */
+    /* The server turns the client away at once. */
     CHECK(client_ends(late));
     CHECK(metric_value("troupe_http_accept_pauses_total", NULL) > 0);
     client_ask(client, "GET /hello HTTP/1.1\r\n" HOST "\r\n", answer);
@@ -386,8 +386,8 @@ TEST(limits, without_descriptors_accepting_pauses_and_goes_on)
 static _Atomic int many_begun, many_handled, many_before_other;
 static _Atomic bool may_go_on;
 
-/* The first keeps the only worker until somebody else's request is there, and a millisecond: the
- * next time the worker looks at its clock, it looks at its descriptors too. */
+/* The first request keeps the only worker until another connection's request has come, and a
+ * millisecond more. When the worker next reads its clock it polls its descriptors too. */
 static void handle_many(struct http_request *request)
 {
     bool is_first = atomic_fetch_add(&many_begun, 1) == 0;
@@ -406,7 +406,7 @@ static void handle_other(struct http_request *request)
     http_respond(request, 200, "text/plain", SPAN("other"));
 }
 
-/* What was sent has arrived at the other end's socket. */
+/* Wait until the sent bytes are in the other end's socket. */
 static void wait_taken(const struct client *client)
 {
     int left = 1;
@@ -420,7 +420,7 @@ static void wait_taken(const struct client *client)
 
 TEST(limits, many_pipelined_requests_let_others_in_between)
 {
-    enum { MANY = 200 }; /* turns; a worker looks at its clock every 64 at the latest */
+    enum { MANY = 200 }; /* turns; a worker reads its clock at least every 64 turns */
     static const struct http_route routes[] = {
         { .method = HTTP_GET, .path = "/hello", .handle = handle_hello },
         { .method = HTTP_GET, .path = "/many", .handle = handle_many },

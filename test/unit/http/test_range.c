@@ -10,7 +10,7 @@ TEST(range, follows_the_standard)
         int count;
         struct http_range first;
     } table[] = {
-        /* of 10,000 bytes: the examples of RFC 9110 14.1.2 among them */
+        /* of 10,000 bytes; the examples of RFC 9110 14.1.2 are among them */
         { "bytes=0-499", 1, { 0, 500 } },
         { "bytes=500-999", 1, { 500, 500 } },
         { "bytes=-500", 1, { 9500, 500 } },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator sees of requests: the access log and the metrics. */
+/* The access log and the metrics, as an operator sees them. */
 #include <fcntl.h>
 
 #include <troupe/inspect.h>
@@ -54,7 +54,7 @@ TEST(seen, requests_are_counted_by_route_and_class)
     CHECK_EQ_INT(metric_value("troupe_http_in_flight", "server=\"test\""), 0);
 }
 
-/* The line that says so, without its newline; the check fails if there is none. */
+/* Returns the line with that text, without its newline. The check fails if there is none. */
 static const char *line_with(const char *text, const char *what, char *line, size_t size)
 {
     const char *at = strstr(text, what), *from = at, *end;
@@ -125,7 +125,7 @@ TEST(seen, the_access_log_has_ids_and_no_query)
     line_with(text, "status=400", line, sizeof line);
     CHECK_MSG(strstr(line, " request=") != NULL, "%s", line);
     CHECK_MSG(strstr(line, " trace=") == NULL, "%s", line);
-    /* A line written inside, before anything has asked for the id: the one the client is told. */
+    /* A line written inside the handler creates the id that the client gets. */
     line_with(text, "the handler gave no answer", line, sizeof line);
     CHECK_MSG(strstr(line, want) != NULL, "%s is not in %s", want, line);
     line_with(text, "status=500", line, sizeof line);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way of a request through a real server on loopback, seen by a raw client. */
+/* A request through a real server on loopback, as a raw client sees it. */
 #include "http_stage.h"
 
 TEST(server, answers_a_request)
@@ -300,7 +300,7 @@ TEST(server, a_gate_opens_now_or_later_or_not)
     CHECK_EQ_STR(answer->body, "cd");
     client_ask(client, "POST /gated HTTP/1.1\r\n" HOST "Content-Length: 2\r\n\r\nef", answer);
     CHECK_EQ_INT(answer->status, 401);
-    /* The body that nobody wanted was read and forgotten: the connection goes on. */
+    /* The server read and dropped the unwanted body, so the connection goes on. */
     client_ask(client, "GET /hello HTTP/1.1\r\n" HOST "\r\n", answer);
     CHECK_EQ_INT(answer->status, 200);
     client_close(client);
@@ -360,7 +360,7 @@ TEST(server, the_body_limit_is_the_routes)
     client_ask(client, "PUT /small HTTP/1.1\r\n" HOST "Content-Length: 16\r\n\r\n0123456789abcdef",
         answer);
     CHECK_EQ_INT(answer->status, 200);
-    /* Before it is read: nothing of it was sent. */
+    /* The server refuses before it reads: the client has sent nothing of the body. */
     client_ask(client, "PUT /small HTTP/1.1\r\n" HOST "Content-Length: 17\r\n\r\n", answer);
     CHECK_EQ_INT(answer->status, 413);
     client_close(client);

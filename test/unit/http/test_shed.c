@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saying no: before the body is read, without memory, and as often as it takes. */
+/* Overload: the server refuses before it reads the body, without memory, and as often as needed. */
 #include <fcntl.h>
 
 #include "base/alloc.h"
@@ -7,8 +7,8 @@
 #include "http_stage.h"
 #include "support/metric.h"
 
-/* Sanitizers see every piece: what is otherwise kept for the next request (its input, the request,
- * the output, the event) is allocated each time. */
+/* Under a sanitizer the blocks that are otherwise kept for the next request (input, request,
+ * output, event) are allocated each time. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PIECES = 4 };
 #else
@@ -37,7 +37,7 @@ static int64_t metric_value(const char *name, const char *labels)
     return metric_get(metric);
 }
 
-/* One worker, one place, and somebody who has it. */
+/* One worker, one place, and a request that has it. */
 struct full {
     struct stage stage;
     struct http_route routes[16];
@@ -66,7 +66,7 @@ static void full_start(struct full *full, bool quiet)
     full->client = client_open(http_server_address(full->stage.server));
 }
 
-/* Its holder has its answer, and the place is free. */
+/* Answer the request that has the place, and free the place. */
 static void full_release(struct full *full)
 {
     struct helper_message release = { .kind = 'r' };
@@ -104,7 +104,7 @@ TEST(shed, it_is_said_before_the_body_is_sent)
     expect_shed(full.answer);
     CHECK(!full.answer->closes);
     full_release(&full);
-    /* The body that comes after it is nobody's request. */
+    /* The body that follows must not be parsed as a request. */
     client_send(full.client, "GET /x");
     CHECK_EQ_INT(atomic_load(&stage_handled), 0);
     client_ask(full.client, "\r\n", full.answer); /* "x\r\n": no request line begins like this */
@@ -140,7 +140,7 @@ TEST(shed, it_takes_no_memory)
     struct full full = { 0 };
 
     full_start(&full, true);
-    for (int i = 0; i < 10; i++) /* what is kept for the next one is made by the first */
+    for (int i = 0; i < 10; i++) /* the first request creates the blocks that the next ones use */
         client_ask(full.client, GET_HELLO, full.answer);
     base_fault_countdown(UINT64_MAX, 1);
     for (int i = 0; i < MANY; i++) {
@@ -176,7 +176,8 @@ TEST(shed, many_are_counted_each_and_logged_once)
         metric_value("troupe_http_shed_total", "server=\"test\",reason=\"in_flight\""), MANY);
     seconds = metric_find("troupe_http_request_seconds", "server=\"test\",route=\"/hello\"");
     CHECK(seconds != NULL);
-    CHECK_EQ_U64(atomic_load(&seconds->histogram->count), 0); /* it says how long work takes */
+    CHECK_EQ_U64(
+        atomic_load(&seconds->histogram->count), 0); /* the histogram says how long work takes */
     full_release(&full);
     full_stop(&full);
     log_setup(2, LOG_LOGFMT, LOG_ERROR);
@@ -185,7 +186,8 @@ TEST(shed, many_are_counted_each_and_logged_once)
     text[size] = '\0';
     for (const char *at = text; (at = strstr(at, "overloaded")) != NULL; at++)
         lines++;
-    CHECK_MSG(lines >= 1 && lines < MANY / 10, "%d lines", lines); /* one, and one a second */
+    CHECK_MSG(lines >= 1 && lines < MANY / 10, "%d lines",
+        lines); /* one line, and one more each second */
     CHECK(strstr(text, "path=/hello") == NULL);
     close(fd);
 }
@@ -296,7 +298,8 @@ static struct lesson lesson_start(uint32_t in_flight_max)
     lesson.server->limits.in_flight_max = in_flight_max;
     lesson.server->limits.wait_ns = TR_MILLISECONDS(250);
     atomic_store(&lesson.server->places, in_flight_max);
-    atomic_store(&lesson.server->in_flight, in_flight_max); /* full, whatever the places are */
+    atomic_store(
+        &lesson.server->in_flight, in_flight_max); /* full, whatever the number of places */
     atomic_store(&lesson.server->shortest_ns, UINT64_MAX);
     atomic_store(&lesson.server->best_ns, UINT64_MAX);
     lesson.connection->server = lesson.server;
@@ -307,14 +310,14 @@ static struct lesson lesson_start(uint32_t in_flight_max)
     return lesson;
 }
 
-/* A request ends now that took so long. */
+/* A request that took this long ends now. */
 static void learn(struct lesson *lesson, uint64_t took_ms)
 {
     lesson->request->began_ns = lesson->connection->now_ns - TR_MILLISECONDS(1) * took_ms;
     http_shed_learn(lesson->request);
 }
 
-/* Windows of two requests each; the second closes its window. */
+/* Run windows of two requests each; the second request closes its window. */
 static uint32_t learn_windows(
     struct lesson *lesson, int count, uint64_t first_ms, uint64_t second_ms, bool has_shed)
 {
@@ -371,7 +374,7 @@ TEST(shed, who_is_slow_by_nature_keeps_the_places)
 
     CHECK_EQ_INT(learn_windows(&lesson, 60, 600, 700, false), 1024);
     CHECK_EQ_INT(learn_windows(&lesson, 60, 900, 2000, true), 1024);
-    CHECK_EQ_INT(learn_windows(&lesson, 60, 2500, 3000, true), 64); /* that is a queue */
+    CHECK_EQ_INT(learn_windows(&lesson, 60, 2500, 3000, true), 64); /* this is a queue */
     lesson_end(&lesson);
 }
 
@@ -463,7 +466,7 @@ TEST(shed, fewer_places_shed_before_the_limit_does)
 
 /* ---- an actor whose box is full ------------------------------------------------------------- */
 
-/* Has room for one message, and is held by the helper from its start. */
+/* An actor with room for one message, which the helper holds from its start. */
 struct busy {
     tr_sender helper; /* borrowed */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that two parsers might read differently. Each is sent with a second request hidden or
- * appended; it must be refused, the connection must end, and the second must never be answered. */
+/* Requests that two parsers might read differently. Each has a second request hidden in it or
+ * behind it. The server must refuse it and close, and must never answer the second. */
 #include "http_stage.h"
 
 #define POST "POST /echo HTTP/1.1\r\nHost: test\r\n"
@@ -18,7 +18,7 @@ struct probe {
         (name), (text), sizeof(text) - 1                                                           \
     }
 
-/* The eighteen of the survey come first. */
+/* The first eighteen are those of the survey. */
 static const struct probe probes[] = {
     TEXT("length and chunked", POST "Content-Length: 4\r\n" CHUNKED "\r\n0\r\n\r\n" SECOND),
     TEXT("chunked and length", POST CHUNKED "Content-Length: 4\r\n\r\n0\r\n\r\n" SECOND),
@@ -199,7 +199,7 @@ static const struct probe probes[] = {
 enum { PROBE_COUNT = sizeof probes / sizeof probes[0] };
 _Static_assert(PROBE_COUNT >= 18 + 80, "the survey's and eighty more");
 
-/* One refusal, then the end; whether the bytes come at once or one by one. */
+/* Expect one refusal, then the end, whether the bytes come at once or one by one. */
 static void run_probes(bool byte_by_byte)
 {
     STAGE({ 0 });
@@ -242,7 +242,7 @@ TEST_LONG(smuggling, every_probe_is_refused_byte_by_byte, 60)
     run_probes(true);
 }
 
-/* What looks like the above and is allowed: the table must not pass by refusing everything. */
+/* Allowed requests that look similar: the table must not pass because everything is refused. */
 TEST(smuggling, what_is_allowed_is_served)
 {
     static const char *const allowed[] = {

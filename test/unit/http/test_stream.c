@@ -23,7 +23,7 @@ enum { STREAMS_MAX = 4096 };
 
 static const char large[(256 << 10) + 1]; /* more than a stream may hold */
 
-/* Streams that were opened, and notices of their end. */
+/* Streams that were opened, and the notices of their end. */
 struct hub {
     struct stage stage;
     pthread_mutex_t lock;
@@ -244,7 +244,7 @@ TEST(stream, a_slow_reader_is_cut_and_the_others_go_on)
         http_stream_send(hub->streams[0], http_frame_ref(frame));
         if (http_stream_send(hub->streams[1], http_frame_ref(frame)) == 0)
             sent++;
-        while (sent > got + 4) { /* the quick one keeps up */
+        while (sent > got + 4) { /* the quick client keeps up */
             char *at;
 
             CHECK(client_fill(quick));
@@ -284,7 +284,7 @@ static struct client *subscribe_and_not_read(struct hub *hub)
     return client;
 }
 
-/* One chunk; false at the end of the body. */
+/* Read one chunk. Returns false at the end of the body. */
 static bool get_chunk(struct client *client, char *bytes, size_t room, size_t *ret_size)
 {
     static char line[16];
@@ -332,7 +332,7 @@ TEST(stream, a_slow_reader_that_reads_again_gets_all_that_waited_and_the_last_wo
     free(hub);
 }
 
-/* What it was sent is shared: the references tell when nobody holds it any more. */
+/* The frames are shared, so their references show when the server has dropped them. */
 TEST(stream, a_slow_reader_that_never_reads_again_is_closed_and_leaves_nothing_behind)
 {
     struct hub *hub = calloc(1, sizeof *hub);
@@ -357,8 +357,8 @@ TEST(stream, a_slow_reader_that_never_reads_again_is_closed_and_leaves_nothing_b
     free(hub);
 }
 
-/* A byte a second would do. It takes a lot in a moment, which counts for the time before the end
- * and not for the time after it. */
+/* One byte a second would be enough. The client takes much in a moment, which counts for the time
+ * before the end and not for the time after it. */
 TEST(stream, what_a_slow_reader_took_before_buys_it_no_time_after_the_end)
 {
     static char bytes[8192];
@@ -390,7 +390,7 @@ TEST(stream, what_a_slow_reader_took_before_buys_it_no_time_after_the_end)
 
 /* ---- a server that ends, and streams that are not read -------------------------------------- */
 
-enum { WAITING = 100 }; /* rows: more than the socket holds, less than the stream */
+enum { WAITING = 100 }; /* rows: more than the socket holds, fewer than the stream may */
 
 /* Rows wait for a client that reads nothing, and its stream has not ended. */
 static struct client *fall_behind(struct hub *hub)
@@ -423,7 +423,7 @@ static void *drain_main(void *argument)
     return NULL;
 }
 
-/* The rows, the word to come back, and the end of the body. */
+/* Expect the rows, the `retry:` and the end of the body. */
 static void expect_rows_and_retry(struct client *client)
 {
     static char bytes[ROW_FRAME_SIZE + 1];
@@ -469,7 +469,7 @@ TEST(stream, a_drain_does_not_wait_either_if_the_stream_has_ended_before)
     free(hub);
 }
 
-/* A little of what is there. */
+/* Read a little. */
 static void sip(struct client *client)
 {
     ssize_t got = recv(client->fd, client->bytes + client->size, 1024, 0);
@@ -480,7 +480,8 @@ static void sip(struct client *client)
     poll(NULL, 0, 10);
 }
 
-/* One reads all the time, but little: when the other, who does not read, is cut, it is not. */
+/* One client reads all the time, but little. The drain cuts the other one, which does not read, and
+ * not this one. */
 TEST(stream, a_drain_gives_who_reads_all_that_waited_and_the_end)
 {
     struct hub *hub = patient_start(TR_SECONDS(1));
@@ -488,7 +489,7 @@ TEST(stream, a_drain_gives_who_reads_all_that_waited_and_the_end)
     pthread_t thread;
 
     CHECK_EQ_INT(pthread_create(&thread, NULL, drain_main, hub), 0);
-    stage_wait(&hub->ended, 2); /* the streams: their connections have rows to bring */
+    stage_wait(&hub->ended, 2); /* the streams; their connections still have rows to send */
     while (metric_value("troupe_http_connections") == 2)
         sip(reader);
     expect_rows_and_retry(reader);
@@ -508,7 +509,7 @@ TEST(stream, a_slow_reader_without_a_marked_frame_hears_the_mark_it_began_with)
     slow_start(hub, (struct http_limits){ 0 });
     client = subscribe(hub, answer);
     CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_create("unmarked ", 9)), 0);
-    /* It takes what it gets, and one that cannot fit: not even into the place of the last word. */
+    /* The client reads, but this frame fits nowhere, not even into the room of the farewell. */
     CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_create(large, (64 << 10) - 4095)), 0);
     answer->body_size = 0;
     client_read_chunks(client, answer);
@@ -550,7 +551,7 @@ TEST(stream, without_a_last_word_that_fits_a_slow_reader_is_cut)
         hub_start(hub, (struct http_limits){ 0 });
         client = subscribe(hub, answer);
         CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_create(large, sizeof large)), 0);
-        CHECK(client_ends(client)); /* not even with the last chunk */
+        CHECK(client_ends(client)); /* not even the last chunk comes */
         CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), i + 1);
         client_close(client);
         hub_stop(hub);

@@ -23,7 +23,7 @@ static void files_name(struct files *files)
     snprintf(files->key, sizeof files->key, "/tmp/troupe-tls-%d.key", (int)getpid());
 }
 
-/* A key and a certificate for it, signed by itself, with this name. */
+/* Create a key and a self-signed certificate with this name. */
 static void files_make(struct files *files, const char *name)
 {
     EVP_PKEY *key = EVP_PKEY_Q_keygen(NULL, NULL, "EC", "P-256");
@@ -64,7 +64,7 @@ struct tls_client {
     int fd;
 };
 
-/* True if the handshake succeeded. */
+/* Returns true if the handshake succeeded. */
 static bool tls_open(
     struct tls_client *client, const char *address, int version_max, const char *alpn)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* WebSocket by raw bytes: the handshake, what is refused and with which code, both ways to end. */
+/* WebSocket by raw bytes: the handshake, refusals and their codes, and both ways to end. */
 #include <pthread.h>
 
 #include "http_stage.h"
@@ -29,7 +29,7 @@ static const struct tr_type watcher_type = { .name = "watcher",
     .state_size = sizeof(struct site *),
     .handle = watcher_handle };
 
-/* Sends everything back, with t or b in front; "end" ends it with 4000, "end0" without a code. */
+/* Echo everything, with t or b in front. "end" ends the stream with 4000, "end0" without a code. */
 static void receive(http_stream stream, void *data, bool is_text, const char *bytes, size_t size)
 {
     char reply[RECEIVE_MAX + 1] = { is_text ? 't' : 'b' };
@@ -56,7 +56,7 @@ static void handle_socket(struct http_request *request)
     options.notice = &notice;
     options.notice_size = sizeof notice;
     if (http_websocket_open(request, &options, RECEIVE_MAX, receive, NULL, &stream) < 0)
-        return; /* it has answered */
+        return; /* the server has answered */
     site->streams[atomic_load(&site->count)] = stream;
     atomic_fetch_add(&site->count, 1);
 }
@@ -141,7 +141,7 @@ static void put_frame(struct client *client, unsigned first, const char *bytes, 
     client_try_send(client, frame, at + size);
 }
 
-/* Read a frame; its first byte, or 0 at the end of the connection. */
+/* Read a frame. Returns its first byte, or 0 at the end of the connection. */
 static unsigned get_frame(struct client *client, char *bytes, size_t *size)
 {
     unsigned first;
@@ -181,7 +181,7 @@ static void expect_frame(struct client *client, unsigned first, const char *text
     CHECK_EQ_U64(got_size, strlen(text));
 }
 
-/* A close frame with this code, then the end of the connection. */
+/* Expect a close frame with this code, then the end of the connection. */
 static void expect_close(struct client *client, unsigned code)
 {
     CHECK_EQ_INT(get_frame(client, got, &got_size), 0x88);
@@ -320,7 +320,7 @@ TEST(websocket, fragments_become_one_message_with_control_frames_between)
     struct site *site = site_start((struct http_stream_options){ 0 }, (struct http_limits){ 0 });
     struct client *client = socket_open(site);
 
-    put_frame(client, 0x01, "a\xc3", 2); /* a letter of two bytes is cut */
+    put_frame(client, 0x01, "a\xc3", 2); /* a letter of two bytes is cut in half */
     put_frame(client, 0x89, "ping", 4);
     put_frame(client, 0x00, "", 0);
     put_frame(client, 0x8a, "unasked", 7);
@@ -398,7 +398,7 @@ TEST(websocket, a_client_that_says_goodbye_hears_it_back)
         "away",
         6);
     put_frame(client, 0x82, "not read", 8);
-    /* Its message may be answered before; nothing is after. */
+    /* The message may be answered before the close frame, and nothing after it. */
     while (get_frame(client, got, &got_size) == 0x82) {
     }
     CHECK(got_size >= 2 && memcmp(got, "\x03\xe9", 2) == 0);
@@ -495,7 +495,7 @@ TEST(websocket, a_silent_client_is_pinged_and_cut_if_it_stays_silent)
             (struct http_limits){ 0 });
     struct client *client = socket_open(site);
 
-    for (int i = 0; i < 6; i++) { /* six times past the deadline of one that does not answer */
+    for (int i = 0; i < 6; i++) { /* six times the deadline of a client that does not answer */
         expect_frame(client, 0x89, "");
         put_frame(client, 0x8a, "", 0);
     }
@@ -547,7 +547,7 @@ static struct site *slow_start(struct http_limits limits)
         limits);
 }
 
-/* Nothing is read until there is nothing more to come. */
+/* The client reads nothing until all of it was sent. */
 static struct client *fall_behind(struct site *site)
 {
     struct client *client = client_open(http_server_address(site->stage.server));
@@ -577,12 +577,13 @@ static void expect_row_and_close(struct client *client)
 
 TEST(websocket, a_slow_reader_that_reads_again_gets_all_that_waited_and_the_last_word)
 {
-    /* Next to no time for its goodbye, which must not run before it could hear of ours. */
+    /* The client has almost no time for its close frame; that time must not start before ours is
+     * sent. */
     struct site *site = slow_start((struct http_limits){ .linger_ns = TR_MILLISECONDS(1) });
     struct client *client = fall_behind(site), *other = socket_open(site);
 
     put_frame(other, 0x81, "end0", 4);
-    expect_close(other, 1000); /* that one's time is over, though it began later */
+    expect_close(other, 1000); /* this client's time is over, though it began later */
     client_close(other);
     expect_row_and_close(client);
     CHECK(client_ends(client));
@@ -629,7 +630,7 @@ TEST(websocket, a_drain_waits_for_no_slow_reader)
     site_stop(site);
 }
 
-/* Pongs are output: who does not take them is not read from. */
+/* Pongs are output, so the server stops reading from a client that does not take them. */
 TEST(websocket, a_flood_of_pings_takes_no_memory)
 {
     struct site *site = site_start((struct http_stream_options){ 0 },
@@ -643,7 +644,7 @@ TEST(websocket, a_flood_of_pings_takes_no_memory)
     client->fd = client_socket(http_server_address(site->stage.server), 4096);
     client_send(client, HANDSHAKE);
     stage_wait(&site->count, 1);
-    /* It blocks when the server reads no more, and ends when that has lasted. */
+    /* The send blocks when the server reads no more, and fails when the deadline has passed. */
     while (client_try_send(client, pings, sizeof pings / 131 * 131)) {
         sent += sizeof pings;
         CHECK_MSG(sent < (200u << 20), "pings are read though pongs are not");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A WebSocket client that others wrote: the one in node. */
+/* A WebSocket client of others: the one in node. */
 #include "http_stage.h"
 
-/* Echoes; "bye" ends it with 4001. */
+/* Echo everything; "bye" ends the stream with 4001. */
 static void receive(http_stream stream, void *data, bool is_text, const char *bytes, size_t size)
 {
     (void)data;
@@ -21,7 +21,7 @@ static void handle_socket(struct http_request *request)
     http_websocket_open(request, &options, 1 << 20, receive, NULL, &stream);
 }
 
-/* Texts, bytes, a large one in the client's own framing; the server's goodbye and the client's. */
+/* Texts, bytes, a large message in the client's own framing, and the close frames of both sides. */
 static const char script[] =
     "const sizes = [0, 1, 125, 126, 65535, 65536, 300000];"
     "function open(path) { const s = new WebSocket(process.argv[1] + path);"

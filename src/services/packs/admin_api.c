@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* admin_api.c: what administrators read: packs and releases in any state, and the downloads that
- * run. Downloads can be cancelled here; edits of the catalogue are in the *_store.c files. */
+/* admin_api.c: the calls of administrators that read: packs and releases in any state, and running
+ * downloads, which can be cancelled here. Edits of the catalogue are in the *_store.c files. */
 #include <string.h>
 
 #include "services/common/rest.h"

@@ -112,6 +112,7 @@ static void catalogue_answer(struct catalogue *catalogue, const struct sql_unit 
     struct edit *edit = catalogue->edit;
     struct json_writer writer = json_writer(&edit->answer);
 
+    tr_assert(edit->answer.size == 0);
     if (edit->status == 0)
         edit->status = edit->kind->status == 0 ? 200 : edit->kind->status;
     if (edit->kind->answer != NULL) {
@@ -201,6 +202,8 @@ static void catalogue_plan(struct catalogue *catalogue, struct tr_context *ctx)
     const struct packs_view *view = catalogue_view(catalogue->packs);
     struct sql_unit *unit = sql_unit_create(0);
 
+    tr_assert(catalogue->step == STEP_IDLE);
+    tr_assert(!catalogue->is_behind); /* invariant 3 */
     if (unit == NULL) {
         catalogue_refuse(catalogue, 503, "memory", "");
         return;
@@ -258,6 +261,8 @@ static void on_reloaded(struct catalogue *catalogue, int rc)
 {
     struct edit *edit = catalogue->edit;
 
+    tr_assert(edit != NULL);
+    tr_assert(catalogue->written != NULL);
     if (edit->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
         catalogue->packs->on_invalidated(catalogue->packs, edit->invalidated);
     if (rc < 0) /* stored, but not visible yet: a repeated request finds it done */
@@ -299,7 +304,8 @@ static enum tr_next catalogue_handle(void *self, struct tr_context *ctx, void *m
 {
     struct catalogue *catalogue = self;
 
-    tr_assert(catalogue->step == STEP_IDLE);
+    tr_assert(catalogue->step == STEP_IDLE); /* invariant 1 */
+    tr_assert(catalogue->edit == NULL);
     catalogue->edit = ((struct edit_message *)message)->edit;
     catalogue->reply = tr_reply_take(ctx);
     if (catalogue->is_behind)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* catalogue.h: which packs, versions and releases there are. One actor owns it; the database has
- * the truth. Readers see a published snapshot and send no message; who changes something asks the
- * actor (change.h), and is answered after the COMMIT, when the new snapshot is out.
+/* catalogue.h: the packs, versions and releases. The database is the truth, and one actor owns the
+ * copy in memory. Readers use a published snapshot, the view, and send no message. An edit (edit.h)
+ * goes to the actor, which answers after the COMMIT, when the new view is published.
  *
- * Everything in a view is immutable, and valid until the handler that read it returns: copy what is
- * needed later. A struct pack_version copied by value keeps its texts, but not `pack`. */
+ * A view is immutable, and valid until the handler that read it returns: copy what is needed later.
+ * A struct pack_version copied by value keeps its texts, but not `pack`. */
 #ifndef SERVICES_PACKS_CATALOGUE_H
 #define SERVICES_PACKS_CATALOGUE_H
 

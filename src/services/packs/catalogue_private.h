@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* catalogue_private.h: what the catalogue's actor, its store, its views and its edits share. */
+/* catalogue_private.h: shared by the catalogue's actor, store, view and edits. */
 #ifndef SERVICES_PACKS_CATALOGUE_PRIVATE_H
 #define SERVICES_PACKS_CATALOGUE_PRIVATE_H
 

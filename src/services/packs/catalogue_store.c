@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/encoding.h"
 #include "services/packs/catalogue_private.h"
 #include "sql/unit.h"
@@ -83,6 +84,7 @@ static void *view_alloc(struct build *build, size_t size)
     struct view_block *block = build->view->blocks;
     void *memory;
 
+    tr_assert(build->view != NULL);
     size = (size + 15) & ~(size_t)15;
     if (block == NULL || block->size - block->used < size) {
         size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
@@ -213,6 +215,7 @@ static void index_packs(struct build *build, uint32_t count)
     struct view *view = build->view;
     uint32_t slots = 16;
 
+    tr_assert(count <= CATALOGUE_PACKS_MAX * 2);
     while (slots < 2 * count)
         slots *= 2;
     view->slots = view_alloc(build, slots * sizeof *view->slots);

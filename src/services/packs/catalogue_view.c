@@ -2,6 +2,7 @@
 /* catalogue_view.c: lookups in a view of the catalogue. */
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "services/packs/catalogue_private.h"
 
 enum { LINEAR_MAX = 16 };
@@ -64,6 +65,7 @@ const struct pack_version *catalogue_version(const struct pack *pack, struct spa
 {
     const struct pack_version *found = catalogue_any_version(pack, version);
 
+    tr_assert(found == NULL || found->pack == pack);
     return found == NULL || found->published_s == 0 || found->is_disabled ? NULL : found;
 }
 

@@ -3,11 +3,11 @@
  *
  *   choose the coding -> conditions (304, 412) -> ranges (416) -> verified? -> leases -> send
  *
- * The entity tag is the SHA-256 of the bytes that go out, so it is strong, differs by coding and
- * version, and a range that is resumed with If-Range after another version was published begins
- * again instead of mixing two files. A small file goes out from memory, as it was hashed; a large
- * one by sendfile, and is looked at while it goes (http_respond_parts): if it has changed, the
- * answer is cut off before it is complete. */
+ * The entity tag is the SHA-256 of the sent bytes, so it is strong and differs by coding and version.
+ * A client that resumes with If-Range after another version was published starts again instead of
+ * mixing two files. A small file is sent from memory, as it was hashed. A large file is sent by
+ * sendfile and checked on the way (http_respond_parts): if it has changed, the server cuts the answer
+ * off before it is complete. */
 #include "services/packs/download.h"
 
 #include <stdio.h>
@@ -23,27 +23,26 @@
 #include "support/metric.h"
 
 enum {
-    ASKS_MAX = 3, /* a file that is verified and gone again before it is sent */
+    ASKS_MAX = 3, /* for a file that is verified and evicted again before it is sent */
     BOUNDARY_SIZE = 32,
-    COPY_MAX = 16 << 10, /* of a large file, rather than sendfile */
+    COPY_MAX = 16 << 10, /* a range of a large file up to this is copied, not sent by sendfile */
     PART_HEAD_MAX = 320 + PACK_TYPE_MAX,
 };
 
+#define SENT_HELP "Downloads by what was sent."
 static struct metric metrics[] = {
-    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"full\"", "Downloads by what was sent."),
-    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"range\"", "Downloads by what was sent."),
-    METRIC(
-        COUNTER, "troupe_pack_downloads_total", "kind=\"ranges\"", "Downloads by what was sent."),
-    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"head\"", "Downloads by what was sent."),
-    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"not_modified\"",
-        "Downloads by what was sent."),
-    METRIC(COUNTER, "troupe_pack_sent_bytes_total", NULL, "Bytes of packs that were sent."),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"full\"", SENT_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"range\"", SENT_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"ranges\"", SENT_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"head\"", SENT_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"not_modified\"", SENT_HELP),
+    METRIC(COUNTER, "troupe_pack_sent_bytes_total", NULL, "Bytes of packs sent."),
     METRIC(COUNTER, "troupe_pack_refused_total", NULL,
-        "Downloads refused because the file is not what it should be."),
+        "Downloads refused because the file is damaged, missing or not verified."),
 };
 enum { FULL, RANGE, RANGES, HEAD, NOT_MODIFIED, SENT_BYTES, REFUSED };
 
-/* One download until it is sent. Lives in the handler's turn, or in the request if it waits. */
+/* One download until it is sent. It lives on the stack, or in the request if it has to wait. */
 struct download {
     struct packs *packs;
     const struct pack_version *version;
@@ -52,7 +51,7 @@ struct download {
     const uint8_t *sha256;
     const char *sha256_hex;
     uint64_t size;
-    char etag[68]; /* with its quotes */
+    char etag[68]; /* with quotes */
     struct http_range ranges[HTTP_RANGES_MAX];
     int range_count; /* 0: all of it */
     int asks;
@@ -94,7 +93,7 @@ static struct span etag_of(const struct download *download)
 
 /* ---- headers -------------------------------------------------------------------------------- */
 
-/* Those of 200, 206 and 304 alike (RFC 9110 15.4.5). */
+/* Add the headers of 200, 206 and 304 (RFC 9110 15.4.5). */
 static void add_common(struct http_request *request, const struct download *download)
 {
     const struct pack_version *version = download->version;
@@ -112,7 +111,7 @@ static void add_common(struct http_request *request, const struct download *down
         http_add_header(request, "Vary", SPAN("Accept-Encoding"));
 }
 
-/* Those of an answer with bytes. */
+/* Add the headers of an answer with bytes. */
 static void add_content(struct http_request *request, const struct download *download)
 {
     char digest[64] = "sha-256=:";
@@ -153,31 +152,31 @@ static void refuse_verdict(struct http_request *request, enum pack_verdict verdi
     switch (verdict) {
     case PACK_DAMAGED:
         http_respond_error(request, 500, "PackDamaged",
-            "The stored file is not what was published. It is not sent; the operator has to repair "
-            "it.");
+            "The stored file differs from the published one and is not sent; the operator has to "
+            "repair it.");
         break;
     case PACK_MISSING:
         http_respond_error(request, 500, "PackMissing",
-            "The stored file of this version is gone. The operator has to bring it back.");
+            "The stored file of this version is missing; the operator has to restore it.");
         break;
     case PACK_UNREADABLE:
         http_respond_error(request, 500, "PackUnreadable",
-            "The stored file of this version cannot be read. The operator has to look at it.");
+            "The stored file of this version cannot be read; the operator has to repair it.");
         break;
-    case PACK_VERIFIED: /* and gone again, time after time */
+    case PACK_VERIFIED: /* verified and evicted again, ASKS_MAX times */
     case PACK_BUSY:
     case PACK_CANCELLED:
     case PACK_UNSETTLED:
         http_add_header(request, "Retry-After", SPAN("1"));
         http_respond_error(
-            request, 503, "VerificationBusy", "The file could not be verified now. Retry.");
+            request, 503, "VerificationBusy", "The file could not be verified now; retry.");
         break;
     }
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* What belongs to bytes on their way. */
+/* Holds the file and the leases while bytes are sent. */
 struct sending {
     struct pinned_file *pinned;
     struct transfer *transfer;
@@ -207,10 +206,11 @@ static void refuse_transfer(struct http_request *request, enum transfer_refusal 
     if (refusal == TRANSFER_USER || refusal == TRANSFER_ADDRESS)
         http_respond_error(request, 429, "TooManyDownloads",
             refusal == TRANSFER_USER
-                ? "You have as many downloads under way as you may: let one end."
-                : "This address has as many downloads under way as it may.");
+                ? "You have as many downloads under way as allowed; wait until one ends."
+                : "This address has as many downloads under way as allowed; wait until one ends.");
     else
-        http_respond_error(request, 503, "Overloaded", "Too busy now. Wait, then retry.");
+        http_respond_error(
+            request, 503, "Overloaded", "The server is too busy now; wait, then retry.");
 }
 
 static uint64_t bytes_of(const struct download *download)
@@ -224,7 +224,7 @@ static uint64_t bytes_of(const struct download *download)
     return bytes;
 }
 
-/* Leases for bytes that take a while. NULL: answered. */
+/* Take the leases for bytes that take a while to send. Returns NULL after answering. */
 static struct sending *sending_new(
     struct http_request *request, const struct download *download, struct pinned_file *pinned)
 {
@@ -253,7 +253,7 @@ static struct sending *sending_new(
     return sending;
 }
 
-/* The parts of a multipart/byteranges answer (RFC 9110 14.6), and its end. */
+/* The parts of a multipart/byteranges answer (RFC 9110 14.6). */
 struct multipart {
     char type[40 + BOUNDARY_SIZE];
     struct http_part parts[HTTP_RANGES_MAX];
@@ -266,7 +266,7 @@ static void multipart_make(
 {
     char boundary[BOUNDARY_SIZE + 1];
 
-    /* Unpredictable: no file can hold it on purpose. */
+    /* Random, so that no file can contain it on purpose. */
     (void)snprintf(boundary, sizeof boundary, "%016llx%016llx", (unsigned long long)tr_random(ctx),
         (unsigned long long)tr_random(ctx));
     (void)snprintf(
@@ -286,7 +286,7 @@ static void multipart_make(
     (void)snprintf(multipart->end, sizeof multipart->end, "\r\n--%s--\r\n", boundary);
 }
 
-/* The bytes of one range, from memory or from the file. */
+/* Append the bytes of one range, from memory or from the file. Returns false if it is too short. */
 static bool append_range(
     struct buffer *text, const struct pinned_file *pinned, const struct http_range *range)
 {
@@ -300,7 +300,7 @@ static bool append_range(
     }
     room = buffer_reserve(text, (size_t)range->size);
     if (room == NULL)
-        return true; /* text->failed says so */
+        return true; /* text->failed is set */
     if (source->read(source->data, pinned->fd, range->first, room, (size_t)range->size, &got) < 0 ||
         got != range->size)
         return false;
@@ -308,9 +308,9 @@ static bool append_range(
     return true;
 }
 
-/* An answer that is small enough to be put together in memory; false: the file has changed. What
- * was hashed is what goes out: bytes that were kept, or a copy of which the file says afterwards
- * that it has not changed. NULL when out of memory. */
+/* Build a small answer in memory. Returns false if the file has changed; *ret_frame is NULL when out
+ * of memory. The bytes are those that were hashed: the kept ones, or a copy of a file whose identity
+ * is unchanged after the copy. */
 static bool small_answer(const struct download *download, const struct pinned_file *pinned,
     const struct multipart *multipart, struct http_frame **ret_frame)
 {
@@ -369,7 +369,7 @@ static void respond_large(struct http_request *request, const struct download *d
 static void respond_head(struct http_request *request, const struct download *download)
 {
     struct http_part whole = { .size = download->size };
-    /* Only its length is looked at. */
+    /* only the length is used */
     struct http_sending answer = { .fd = -1, .parts = &whole, .part_count = 1 };
 
     add_headers(request, download);
@@ -379,7 +379,7 @@ static void respond_head(struct http_request *request, const struct download *do
         http_respond_parts(request, 200, download->version->type, &answer);
 }
 
-/* Whatever may be refused comes before the headers: they speak of the file. */
+/* Refuse before the headers are added, because they describe the file. */
 static void respond_bytes(struct http_request *request, const struct download *download,
     struct pinned_file *pinned, const struct multipart *multipart)
 {
@@ -417,7 +417,7 @@ static int kind_of(const struct http_request *request, const struct download *do
     return download->range_count == 0 ? FULL : download->range_count == 1 ? RANGE : RANGES;
 }
 
-/* It is verified. */
+/* Answer with a verified file. */
 static void respond_file(
     struct http_request *request, const struct download *download, struct pinned_file *pinned)
 {
@@ -438,7 +438,7 @@ static void respond_file(
         respond_bytes(request, download, pinned, multipart);
 }
 
-/* ---- verified? ------------------------------------------------------------------------------ */
+/* ---- verification --------------------------------------------------------------------------- */
 
 static void verified(struct http_request *request, const struct tr_event *event);
 
@@ -473,14 +473,14 @@ static void verified(struct http_request *request, const struct tr_event *event)
     }
     pinned = find_file(download);
     if (pinned == NULL) {
-        ask(request, download); /* changed or evicted at once */
+        ask(request, download); /* changed or evicted meanwhile */
         return;
     }
     respond_file(request, download, pinned);
     pinned_unref(pinned);
 }
 
-/* It has to wait: keep what belongs to this turn. */
+/* Copy the download from the stack to the request, then wait for the verdict. */
 static void ask_kept(struct http_request *request, const struct download *download)
 {
     struct {
@@ -500,7 +500,7 @@ static void ask_kept(struct http_request *request, const struct download *downlo
         memcpy(kept->user, download->options.user.at, download->options.user.size);
         kept->download.options.user.at = kept->user;
     }
-    choose(request, &kept->download); /* into the copy */
+    choose(request, &kept->download); /* the pointers must point into the copy */
     http_set_data(request, &kept->download);
     ask(request, &kept->download);
 }
@@ -515,7 +515,7 @@ static void not_satisfiable(struct http_request *request, const struct download 
     http_add_header(request, "Content-Range", (struct span){ text, (size_t)size });
     http_add_header(request, "ETag", etag_of(download));
     http_respond_error(
-        request, 416, "RangeNotSatisfiable", "The file ends before the first byte asked for.");
+        request, 416, "RangeNotSatisfiable", "The file ends before the first byte of the range.");
 }
 
 void download_serve(struct http_request *request, struct packs *packs,
@@ -533,13 +533,14 @@ void download_serve(struct http_request *request, struct packs *packs,
             metric_add(&metrics[NOT_MODIFIED], 1);
             http_respond(request, 304, NULL, (struct span){ NULL, 0 });
         } else {
-            http_respond_error(request, 412, "PreconditionFailed", "The file is another one now.");
+            http_respond_error(
+                request, 412, "PreconditionFailed", "The file has changed; fetch it again.");
         }
         return;
     }
-    /* RFC 9110 14.2: of a GET alone; 13.1.5: not if what If-Range names is another one. A date
-     * names none for sure: the codings of a version have the same one. So it is never taken for a
-     * match, and who resumes by date begins again. */
+    /* RFC 9110 14.2: ranges are for GET alone; 13.1.5: not if If-Range names another entity. A date
+     * does not identify the entity, because the codings of a version share it. So a date never
+     * matches, and a client that resumes by date starts again. */
     if (http_method(request) == HTTP_GET && http_if_range(request, etag_of(&download), 0))
         download.range_count =
             http_range_parse(http_header(request, "Range"), download.size, download.ranges);
@@ -556,7 +557,7 @@ void download_serve(struct http_request *request, struct packs *packs,
     pinned_unref(pinned);
 }
 
-/* ---- its parts ------------------------------------------------------------------------------ */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 int objects_start(struct packs *packs, char *why, size_t why_size)
 {

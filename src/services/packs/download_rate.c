@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pace.c: a word is 32 bits of who (a keyed hash of the address), 16 bits of which second, 16 bits
- * of how many in it. A word of another second is free for anybody. An address's word is one of the
- * WINDOW words from where its hash points to. */
+/* download_rate.c: a word has 32 bits of a keyed hash of the address, 16 bits of the second, and 16
+ * bits of the count in it. A word of another second is free. The word of an address is one of the
+ * WINDOW words from where its hash points. */
 #include "services/packs/download_rate.h"
 
 #include <stdatomic.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/siphash.h"
 #include "crypto/digest.h"
 
@@ -65,6 +66,7 @@ bool download_rate_take(struct download_rate *download_rate, struct span address
 {
     uint64_t name, fresh;
 
+    tr_assert(address.size > 0);
     if (download_rate->per_second == 0)
         return true;
     name = base_siphash(download_rate->key, address.at, address.size);

@@ -15,8 +15,8 @@
 
 struct download_rate;
 
-struct download_rate *download_rate_create(
-    uint32_t per_second); /* 0: no limit. NULL: out of memory */
+/* Create a table; 0 means no limit. NULL: out of memory. */
+struct download_rate *download_rate_create(uint32_t per_second);
 void download_rate_destroy(struct download_rate **download_rate);
 /* Count one more request of the address. Returns false if it has used up this second. Any thread. */
 bool download_rate_take(struct download_rate *download_rate, struct span address, uint64_t now_ns);

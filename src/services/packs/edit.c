@@ -13,6 +13,7 @@ void edit_copy(char *to, size_t size, struct span text)
 {
     size_t length = text.size < size ? text.size : size - 1;
 
+    tr_assert(size > 0);
     memcpy(to, text.at == NULL ? "" : text.at, length);
     to[length] = '\0';
 }
@@ -22,6 +23,7 @@ struct edit *edit_create(struct http_request *request, const struct edit_kind *k
     const struct packs_request *asked = packs_request_of(request);
     struct edit *edit = base_calloc(sizeof *edit);
 
+    tr_assert(kind->plan != NULL);
     if (edit != NULL && asked->claims != NULL) {
         edit->claims = auth_claims_create(asked->claims);
         if (edit->claims == NULL) {
@@ -87,6 +89,7 @@ static int copy_texts(struct edit *edit)
     size_t size = 1;
     char *to;
 
+    tr_assert(edit->texts == NULL);
     for (size_t i = 0; i < REST_PARAMS_MAX; i++)
         size += edit->values[i].text.size;
     edit->texts = to = base_alloc(size);
@@ -158,6 +161,7 @@ static void on_edited(struct http_request *request, const struct tr_event *event
     struct packs_request *asked = packs_request_of(request);
     struct edit *edit = asked->data;
 
+    tr_assert(edit != NULL);
     asked->data = NULL;
     if (event->status == 0 && edit->status >= 200 && edit->status < 300)
         http_respond_buffer(request, edit->status, "application/json", &edit->answer);

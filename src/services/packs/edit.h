@@ -19,7 +19,7 @@ enum edit_flags {
     EDIT_READ = 2,  /* SELECTs only: the view stays, and there is no row in the audit log */
 };
 
-/* What sort of edit; one const table each. */
+/* The kind of an edit; one const table each. */
 struct edit_kind {
     const char *action;              /* in the audit log; NULL: no row */
     unsigned status;                 /* of an edit that wrote something; 0 is 200 */

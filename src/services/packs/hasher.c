@@ -222,6 +222,8 @@ static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
 {
     struct pinned_file *pinned = base_calloc(sizeof *pinned);
 
+    tr_assert(job->pinned == NULL);
+    tr_assert(fd >= 0);
     if (pinned == NULL)
         return PACK_BUSY;
     if (small != NULL) {
@@ -314,6 +316,7 @@ int hash_job_run(void *argument)
     enum pack_verdict verdict;
     int fd, rc;
 
+    tr_assert(source != NULL);
     if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
         return PACK_CANCELLED;
     rc = source->open(source->data, job->sha256_hex, &fd, &job->identity);

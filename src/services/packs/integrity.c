@@ -3,16 +3,16 @@
  *
  *   COLD --query--> QUEUED --room--> HASHING --insert--> VERIFIED | COLD (with what was bad)
  *    ^                 \________________/  \                 |
- *    |___ invalidate, clear (nobody waits) _\____ changed ___|
+ *    |___ invalidate, clear (no waiters) ____\____ changed ___|
  *
  * Invariants:
- *   1. Every hash has a ticket of its own, drawn when it begins; an entry that is HASHING has
- *      exactly one. Invalidate and Clear take the ticket away, so what comes for it later is
- *      ignored; whoever still waits gets a hash that began afterwards.
- *   2. Waiters are there only while QUEUED or HASHING, and each is answered: by the Insert, or
- *      because the hasher died TRIES_MAX times. If this actor dies the runtime answers them.
- *   3. The snapshot holds what is VERIFIED, as of the end of the message that changed it; it is
- *      published before the waiters are answered, so they find it.
+ *   1. Every hash draws a ticket when it starts; an entry that is HASHING has exactly one. Invalidate
+ *      and Clear take the ticket away, so an Insert that carries it is ignored; entries with waiters
+ *      start another hash.
+ *   2. An entry has waiters only while QUEUED or HASHING. Each is answered: by the Insert, or because
+ *      the hasher failed TRIES_MAX times. If this actor fails, the runtime answers them.
+ *   3. The snapshot holds the VERIFIED entries as of the end of the message that changed them. It is
+ *      published before the waiters are answered, so they find their file in it.
  *   4. `running` counts the hashers that have not ended, with or without a ticket. */
 #include "services/packs/integrity.h"
 
@@ -33,17 +33,17 @@ enum {
 };
 
 static struct metric metrics[] = {
-    METRIC(COUNTER, "troupe_pack_damaged_total", NULL,
-        "Files that were not what they should be, or could not be read."),
+    METRIC(
+        COUNTER, "troupe_pack_damaged_total", NULL, "Files found damaged, missing or unreadable."),
     METRIC(GAUGE, "troupe_pack_hashes_in_flight", NULL, "Files being hashed."),
     METRIC(COUNTER, "troupe_pack_late_inserts_total", NULL,
-        "Hashes that were ignored because their file was invalidated meanwhile."),
+        "Hashes ignored because their file was invalidated meanwhile."),
 };
 enum { DAMAGED, HASHING_NOW, LATE };
 
 /* ---- hashing -------------------------------------------------------------------------------- */
 
-/* In the hasher's turn. */
+/* Report a verdict, in the hasher's turn. */
 static int insert(
     void *data, struct tr_context *ctx, struct hash_job *job, enum pack_verdict verdict)
 {
@@ -100,9 +100,11 @@ static int start_hasher(struct cache *cache, struct tr_context *ctx, struct entr
     struct tr_spawn_options options = { .owner = "integrity" };
     int rc;
 
+    tr_assert(entry->state == COLD);
+    tr_assert(entry->job == NULL); /* invariant 1 */
     if (job == NULL)
         return TR_ENOMEM;
-    hash_job_ref(job); /* the hasher's */
+    hash_job_ref(job); /* the hasher's reference */
     rc = tr_spawn(cache->integrity->system, &hasher_type, &hasher, &options, &entry->hasher);
     if (rc < 0) {
         hash_job_unref(job);
@@ -110,7 +112,7 @@ static int start_hasher(struct cache *cache, struct tr_context *ctx, struct entr
         return rc;
     }
     rc = tr_watch(ctx, tr_sender_weaken(entry->hasher), (uint32_t)job->ticket);
-    if (rc < 0) { /* nobody would tell of its death */
+    if (rc < 0) { /* its failure would go unnoticed */
         atomic_store_explicit(&job->is_cancelled, true, memory_order_relaxed);
         hash_job_unref(job);
         tr_sender_drop(&entry->hasher);
@@ -138,6 +140,7 @@ static void run_queue(struct cache *cache, struct tr_context *ctx)
     while (cache->queue != NULL && cache->running < cache->integrity->hashes_max) {
         struct entry *entry = cache->queue;
 
+        tr_assert(entry->state == QUEUED);
         integrity_dequeue(cache, entry);
         entry->state = COLD;
         if (start_hasher(cache, ctx, entry) < 0) {
@@ -215,7 +218,7 @@ static void handle_query(
     }
     if (entry->state == HASHING &&
         memcmp(entry->sha256, message->u.query.sha256, sizeof entry->sha256) != 0) {
-        integrity_disown(entry); /* it is another file now */
+        integrity_disown(entry); /* the version has other bytes now */
         entry->state = COLD;
     }
     memcpy(entry->sha256, message->u.query.sha256, sizeof entry->sha256);
@@ -233,6 +236,8 @@ static void settle(
     struct hash_job *job = message->u.job;
     enum pack_verdict verdict = message->verdict;
 
+    tr_assert(entry->state == HASHING);
+    tr_assert(entry->pinned == NULL);
     integrity_disown(entry);
     entry->state = COLD;
     entry->has_known_bad = false;
@@ -249,9 +254,9 @@ static void settle(
     }
     if (verdict == PACK_DAMAGED || verdict == PACK_MISSING || verdict == PACK_UNREADABLE) {
         metric_add(&metrics[DAMAGED], 1);
-        /* Said once for a file, however often it is asked for. */
+        /* Log once for a file, however often it is requested. */
         if (entry->bad_verdict != verdict)
-            LOG(LOG_ERROR, "packs", "an object is not what it should be",
+            LOG(LOG_ERROR, "packs", "an object is damaged, missing or unreadable",
                 LOG_TEXT("object", job->sha256_hex),
                 LOG_TEXT("verdict", verdict == PACK_DAMAGED   ? "damaged"
                                     : verdict == PACK_MISSING ? "missing"
@@ -276,12 +281,12 @@ static void handle_insert(struct cache *cache, const struct integrity_message *m
     integrity_publish(cache);
     answer_all(entry, message->verdict);
     hash_job_unref(message->u.job);
-    /* What was bad is remembered: keys are versions, so there are not many. */
+    /* Bad verdicts are remembered; keys are versions, so they are few. */
     if (entry->state == COLD && entry->bad_verdict == PACK_VERIFIED)
         integrity_forget(cache, entry);
 }
 
-/* What was known is void. Who waits gets a hash that begins after this. */
+/* Forget the verdict. Waiters get a hash that starts after this. */
 static void invalidate(struct cache *cache, struct entry *entry)
 {
     if (entry->state == VERIFIED)
@@ -361,7 +366,7 @@ static bool is_waited_for(const struct entry *entry)
     return false;
 }
 
-/* Nobody waits any more: stop. */
+/* Cancel the hashes that have no waiters left. */
 static void sweep(struct cache *cache, struct tr_context *ctx)
 {
     cache->is_sweeping = false;
@@ -393,8 +398,8 @@ static struct entry *find_ticket(const struct cache *cache, uint32_t tag)
     return NULL;
 }
 
-/* A hasher that ended properly has told, and its Insert came before the news of its end: both are
- * of the control lane. If the entry still waits for it, it died: who waits gets another one. */
+/* A hasher that ended normally has sent its Insert, which arrives before this event: both use the
+ * control lane. If the entry still waits for it, the hasher failed, and another one starts. */
 static void on_hasher_down(
     struct cache *cache, struct tr_context *ctx, const struct tr_event *event)
 {
@@ -425,7 +430,7 @@ static enum tr_next cache_event(void *state, struct tr_context *ctx, const struc
     return TR_GO;
 }
 
-/* ---- its life ------------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 static int cache_start(void *state, struct tr_context *ctx)
 {
@@ -433,7 +438,7 @@ static int cache_start(void *state, struct tr_context *ctx)
 
     (void)ctx;
     cache->queue_last = &cache->queue;
-    /* After a crash nothing is known. */
+    /* After a restart no file is verified. */
     integrity_publish(cache);
     return cache->is_changed ? TR_ENOMEM : 0;
 }
@@ -549,8 +554,8 @@ void integrity_stop(struct integrity **integrity)
     *integrity = NULL;
     (void)tr_stop(tr_sender_weaken(old->cache));
     (void)tr_done_wait(&old->done, NULL, NULL, 0);
-    /* Hashes that were cancelled end within one read; until then their actors may tell. Pairs with
-     * the release in hash_job_unref. */
+    /* Cancelled hashes end within one read; until then their actors may send. Pairs with the release
+     * in hash_job_unref. */
     while (atomic_load_explicit(&old->jobs_alive, memory_order_acquire) > 0 &&
            tr_system_workers(old->system) > 0)
         (void)poll(NULL, 0, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* integrity_private.h: the cache of verified files inside. integrity.c has its messages and its
- * life, integrity_table.c its entries. */
+/* integrity_private.h: the cache of verified files. integrity.c has its messages, integrity_table.c
+ * its entries. */
 #ifndef SERVICES_PACKS_INTEGRITY_PRIVATE_H
 #define SERVICES_PACKS_INTEGRITY_PRIVATE_H
 
@@ -16,8 +16,8 @@ struct integrity {
     void (*on_hash)(void *data, int64_t key, tr_weak hasher);
     void *on_hash_data;
     struct tr_snapshot *view;
-    _Atomic uint64_t ticket;     /* the last one; also over restarts of the actor */
-    _Atomic uint32_t jobs_alive; /* they use `source` */
+    _Atomic uint64_t ticket;     /* the last ticket; it survives restarts of the actor */
+    _Atomic uint32_t jobs_alive; /* jobs use `source` */
     tr_sender cache;
     struct tr_done *done;
 };
@@ -38,7 +38,7 @@ struct entry {
     struct pinned_file *pinned; /* VERIFIED */
     bool has_known_bad;
     struct file_identity known_bad;
-    enum pack_verdict bad_verdict; /* the last, if it was bad */
+    enum pack_verdict bad_verdict; /* the last verdict, if it was bad */
     struct entry *next;            /* in its chain */
     struct entry *queue_next;      /* QUEUED */
 };
@@ -49,32 +49,32 @@ struct cache {
     uint32_t chain_count;
     uint32_t count;        /* of entries */
     uint32_t pinned_count; /* VERIFIED */
-    uint32_t hand;         /* of the clock that finds what is not used */
+    uint32_t hand;         /* of the clock algorithm that evicts unused files */
     uint32_t running;
     struct entry *queue, **queue_last;
-    bool is_sweeping; /* the timer is set */
-    bool is_changed;  /* the view is behind */
+    bool is_sweeping; /* the timer runs */
+    bool is_changed;  /* the published view is behind */
 };
 
 void integrity_table_metrics(void);
 
-/* What is VERIFIED now, for all to see. If that fails is_changed stays set. */
+/* Publish the VERIFIED entries. If that fails, is_changed stays set. */
 void integrity_publish(struct cache *cache);
 void integrity_view_free(void *value);
 
-struct entry *integrity_entry(const struct cache *cache, int64_t key); /* NULL: there is none */
+struct entry *integrity_entry(const struct cache *cache, int64_t key); /* NULL: none */
 struct entry *integrity_obtain(struct cache *cache, int64_t key);      /* NULL: no memory */
-/* VERIFIED becomes COLD. */
+/* Close a VERIFIED file; the entry becomes COLD. */
 void integrity_unpin(struct cache *cache, struct entry *entry);
-/* QUEUED is not in the queue any more. */
+/* Take a QUEUED entry out of the queue. */
 void integrity_dequeue(struct cache *cache, struct entry *entry);
-/* The hash that runs is not wanted any more; it ends by itself, soon. */
+/* Cancel the running hash; its hasher ends soon. */
 void integrity_disown(struct entry *entry);
-/* Only an entry that knows nothing and is not waited for may go. */
+/* Remove an entry that is COLD and has no waiters. */
 void integrity_forget(struct cache *cache, struct entry *entry);
-/* Whatever it is doing. */
+/* Free an entry in any state. */
 void integrity_entry_free(struct entry *entry);
-/* Down to the limit of open files. */
+/* Close unused files until the limit of open files is met. */
 void integrity_evict(struct cache *cache);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* integrity_table.c: what the cache knows of each file, and what is published of that. */
+/* integrity_table.c: the entries of the cache, and the view of the verified ones. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,13 +9,11 @@
 
 enum { KEYS_MIN = 64 };
 
+#define CACHE_HELP "Lookups of files by result."
 static struct metric metrics[] = {
-    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"hit\"",
-        "Checks of files by whether they had been verified."),
-    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"miss\"",
-        "Checks of files by whether they had been verified."),
-    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"changed\"",
-        "Checks of files by whether they had been verified."),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"hit\"", CACHE_HELP),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"miss\"", CACHE_HELP),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"changed\"", CACHE_HELP),
     METRIC(GAUGE, "troupe_pack_pinned_files", NULL, "Verified files that are kept open."),
 };
 enum { HIT, MISS, CHANGED, PINNED_NOW };
@@ -25,10 +23,10 @@ void integrity_table_metrics(void)
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
 }
 
-/* What is published. */
+/* The published hash table. */
 struct view {
     uint32_t mask;
-    struct pinned_file *slots[]; /* by the key's hash; mask + 1 of them, at most half taken */
+    struct pinned_file *slots[]; /* mask + 1 slots, at most half of them used */
 };
 
 static uint32_t mix(int64_t key)
@@ -68,7 +66,8 @@ struct pinned_file *integrity_warm(
     union {
         const struct pinned_file *in;
         struct pinned_file *out;
-    } found = { .in = integrity_find(integrity, key, sha256) }; /* a reference is not a change */
+    } found = { .in = integrity_find(
+                    integrity, key, sha256) }; /* taking a reference changes no content */
 
     if (found.in == NULL) {
         metric_add(&metrics[MISS], 1);
@@ -94,7 +93,7 @@ void integrity_publish(struct cache *cache)
         size *= 2;
     view = base_calloc(sizeof *view + size * sizeof view->slots[0]);
     if (view == NULL) {
-        cache->is_changed = true; /* the next message tries again */
+        cache->is_changed = true; /* the next message retries */
         return;
     }
     view->mask = size - 1;
@@ -177,6 +176,7 @@ struct entry *integrity_obtain(struct cache *cache, int64_t key)
 void integrity_unpin(struct cache *cache, struct entry *entry)
 {
     tr_assert(entry->state == VERIFIED);
+    tr_assert(cache->pinned_count > 0);
     pinned_unref(entry->pinned);
     entry->pinned = NULL;
     entry->state = COLD;
@@ -188,6 +188,7 @@ void integrity_dequeue(struct cache *cache, struct entry *entry)
 {
     struct entry **link = &cache->queue;
 
+    tr_assert(entry->state == QUEUED);
     while (*link != entry)
         link = &(*link)->queue_next;
     *link = entry->queue_next;
@@ -198,6 +199,7 @@ void integrity_dequeue(struct cache *cache, struct entry *entry)
 
 void integrity_disown(struct entry *entry)
 {
+    tr_assert(entry->job != NULL);
     atomic_store_explicit(&entry->job->is_cancelled, true, memory_order_relaxed);
     hash_job_unref(entry->job);
     entry->job = NULL;
@@ -220,7 +222,9 @@ void integrity_forget(struct cache *cache, struct entry *entry)
 {
     struct entry **link = &cache->chains[mix(entry->key) & (cache->chain_count - 1)];
 
-    tr_assert(entry->state == COLD && entry->waiter_count == 0);
+    tr_assert(entry->state == COLD);
+    tr_assert(entry->waiter_count == 0);
+    tr_assert(cache->count > 0);
     while (*link != entry)
         link = &(*link)->next;
     *link = entry->next;
@@ -228,7 +232,7 @@ void integrity_forget(struct cache *cache, struct entry *entry)
     integrity_entry_free(entry);
 }
 
-/* Over the limit of open files: the first that was not used since the hand came by. */
+/* Evict the first file that was not used since the hand passed it. */
 void integrity_evict(struct cache *cache)
 {
     uint32_t rounds = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_api.c: what everybody may ask about packs and releases. The view answers all of it, without
- * a message to an actor. */
+/* pack_api.c: the calls that everybody may make about packs and releases. The view answers all of
+ * them, without a message to an actor. */
 #include "services/common/rest.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_json.h"

@@ -75,6 +75,7 @@ void packs_read_call(
         return;
     }
     json_put_end(&read.writer);
+    tr_assert(read.writer.depth == 0);
     if (cache == READ_NO_STORE)
         http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (cache == READ_TAGGED)

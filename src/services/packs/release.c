@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "services/packs/pack_json.h"
 
 const char *release_failure_text(enum release_failure failure)
@@ -57,6 +58,7 @@ uint32_t release_validate(const struct release *release, release_failure_fn told
 {
     struct findings findings = { told, data, 0 };
 
+    tr_assert(release->artifact_count <= CATALOGUE_ARTIFACTS_MAX);
     if (release->artifact_count == 0)
         tell(&findings, RELEASE_NO_ARTIFACTS, (struct span){ NULL, 0 });
     look_for_roles(&findings, release);

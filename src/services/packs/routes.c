@@ -75,7 +75,7 @@ enum { NO_BODY = 0, SMALL = 16 << 10, MEDIUM = 256 << 10 };
 ADMIN_READS(READ_HANDLER)
 ADMIN_EDITS(EDIT_HANDLER)
 
-/* What hangs on a route of the public listener: a handler, or how to read the view. */
+/* `extra` of a route of the public listener: a handler, or a function that reads the view. */
 struct packs_route {
     void (*handle)(struct http_request *request, void *state);
     packs_put_fn put;

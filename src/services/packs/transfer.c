@@ -76,6 +76,7 @@ static uint64_t name_of(const struct transfers *transfers, char kind, struct spa
     struct base_siphash_key key = transfers->key;
     uint64_t name;
 
+    tr_assert(text.at != NULL);
     key.k0 += (unsigned char)kind;
     name = base_siphash(key, text.at, text.size);
     return name >> COUNT_BITS == 0 ? name | (uint64_t)1 << 63 : name;
@@ -166,6 +167,8 @@ static enum taken take(struct transfers *transfers, uint64_t name, uint32_t limi
 {
     enum taken taken;
 
+    tr_assert(limit > 0);
+    tr_assert(limit <= COUNT_MAX);
     do
         taken = take_once(transfers, name, limit);
     while (taken == TAKEN_AGAIN);
@@ -317,6 +320,8 @@ struct transfer_list {
 
 static void list_add(struct transfer_list *list, struct transfer *transfer)
 {
+    tr_assert(transfer->prev == NULL);
+    tr_assert(transfer != list->last);
     transfer->prev = list->last;
     transfer->next = NULL;
     if (list->last == NULL)
@@ -331,6 +336,7 @@ static void list_remove(struct transfer_list *list, struct transfer *transfer)
 {
     if (transfer->prev == NULL && list->first != transfer)
         return; /* its Started message was lost */
+    tr_assert(list->count > 0);
     if (transfer->prev == NULL)
         list->first = transfer->next;
     else

@@ -26,7 +26,7 @@ int transfers_start(struct tr_system *system, const struct transfer_limits *limi
 /* Stop after the last download. Blocks. */
 void transfers_stop(struct transfers **transfers);
 
-/* What is sent to which client. Texts are copied and may be cut. */
+/* The file and the client of a transfer. Texts are copied and may be cut. */
 struct transfer_facts {
     struct span pack, version, user, address; /* user: absent if anonymous */
     struct span address_key; /* the part of the address that counts as one client */

@@ -7,14 +7,14 @@
  *   delete:  row ──▶ file ──▶ forgotten, answered
  *
  * Invariants:
- *   1. A step of an upload is the only one: is_busy from its begin to its end. While it runs on the
- *      pool, `file` belongs to the pool; `offset` is what was there before.
- *   2. A file in incoming/ without a row, and a row without file and object, are left-overs of a
- *      crash: nobody was told of them. They are removed at the start.
- *   3. An object is only made of bytes whose digest is its name. One that no version names and no
- *      upload wants is removed with the upload that brought it.
- *   4. Between the look whether anybody wants an object and its removal, no upload of the same
- * bytes is finished: it would rely on an object that goes. */
+ *   1. An upload has one step at a time: is_busy is set from its start to its end. While the step runs
+ *      on the pool, `file` belongs to the pool, and `offset` is the offset before the step.
+ *   2. A file in incoming/ without a row, and a row without file and object, are remains of a crash
+ *      that no client was told of. The start removes them.
+ *   3. An object is made only of bytes whose digest is its name. An object that no version and no
+ *      other upload wants is removed with the upload that brought it.
+ *   4. From the check whether an object is wanted until its removal, no upload of the same bytes is
+ *      finished: it would rely on the object that is being removed. */
 #include "services/packs/upload.h"
 
 #include <string.h>
@@ -41,7 +41,7 @@ struct work {
     bool and_object;        /* WORK_REMOVE */
 };
 
-/* ---- what went wrong ------------------------------------------------------------------------ */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 static void set_error(struct upload_job *job, unsigned status, const char *label, const char *text)
 {
@@ -55,35 +55,35 @@ static void set_error(struct upload_job *job, unsigned status, const char *label
 static void set_busy_error(struct upload_job *job)
 {
     set_error(job, 409, "UploadBusy",
-        "somebody else is sending to this upload, or a connection that broke has not been noticed "
-        "yet: try again in some seconds");
+        "Another request is sending to this upload, or its broken connection was not noticed yet; "
+        "try again in some seconds.");
 }
 
 static void set_too_large(struct upload_job *job)
 {
-    set_error(job, 413, "UploadTooLarge", "there are more bytes than were announced");
+    set_error(job, 413, "UploadTooLarge", "The body has more bytes than the upload announced.");
 }
 
-/* What the disk, the pool or the database said. */
+/* Translate a code of the disk, the pool or the database. */
 static void set_failure(struct upload_job *job, int rc)
 {
     if (rc == TR_ENOSPC || rc == SQL_EDISK)
         set_error(job, 507, "DiskFull",
-            "the server has no room left; what has arrived is kept: go on when there is");
+            "The disk of the server is full; the bytes so far are kept, so continue later.");
     else if (rc == TR_EPROTO)
         set_error(job, 422, "ChecksumMismatch",
-            "the bytes that arrived have another SHA-256 than was announced; the upload has been "
-            "removed: begin again");
+            "The SHA-256 of the bytes differs from sha256; the upload was removed, so start "
+            "again.");
     else if (rc == TR_EINVAL)
         set_error(job, 422, "VariantMismatch",
-            "it does not decompress to the bytes of its version; the upload has been removed");
+            "The file does not decompress to the bytes of its version; the upload was removed.");
     else if (rc == TR_ENOENT)
-        set_error(
-            job, 500, "UploadLost", "its file is gone; the upload has been removed: begin again");
+        set_error(job, 500, "UploadLost",
+            "The file of the upload is missing; the upload was removed, so start again.");
     else if (rc == TR_EIO || rc == TR_EACCES)
-        set_error(job, 500, "StorageFailed", "the server cannot write its files");
+        set_error(job, 500, "StorageFailed", "The server cannot write its files.");
     else
-        set_error(job, rc == SQL_EUNKNOWN ? 504 : 503, "busy", "try again");
+        set_error(job, rc == SQL_EUNKNOWN ? 504 : 503, "busy", "Try again.");
 }
 
 /* ---- holders -------------------------------------------------------------------------------- */
@@ -124,6 +124,8 @@ struct upload *upload_new(
 
 void uploads_enlist(struct uploads *uploads, struct upload *upload)
 {
+    tr_assert(upload->next == NULL);
+    tr_assert(uploads->count < UPLOADS_MAX);
     upload->next = uploads->first;
     uploads->first = upload;
     uploads->count++;
@@ -137,7 +139,7 @@ struct upload *uploads_find(const struct uploads *uploads, const char *id)
     return NULL;
 }
 
-/* The same bytes for the same place: an upload that was begun before, to go on with. */
+/* Find an upload of the same bytes for the same version, to continue it. */
 static struct upload *find_equal(const struct uploads *uploads, const struct upload_facts *facts)
 {
     for (struct upload *upload = uploads->first; upload != NULL; upload = upload->next)
@@ -160,7 +162,7 @@ static uint64_t announced_bytes(const struct uploads *uploads)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Takes the actor's hold on the job. */
+/* Answer the job and drop the actor's reference. */
 static void answer(struct upload_job *job, const struct upload *upload)
 {
     tr_reply_handle reply;
@@ -174,7 +176,7 @@ static void answer(struct upload_job *job, const struct upload *upload)
     }
     if (job->status == 0)
         job->status = 200;
-    reply = job->reply; /* once it is answered the job belongs to the connection */
+    reply = job->reply; /* after the reply the job belongs to the connection */
     job->reply = (tr_reply_handle){ 0 };
     (void)tr_reply_send(&reply, 0, NULL, 0);
     upload_job_unref(job);
@@ -183,11 +185,12 @@ static void answer(struct upload_job *job, const struct upload *upload)
 static void begin_write(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job);
 
-/* The step is over; whoever asked for it is told. */
+/* End the step and answer its request. */
 static void end_step(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
 {
     struct upload_job *job = upload->job, *waiting = upload->waiting;
 
+    tr_assert(upload->is_busy);
     upload->is_busy = upload->is_leaving = false;
     upload->job = upload->waiting = NULL;
     upload->tag = 0;
@@ -200,6 +203,7 @@ static void forget(struct uploads *uploads, struct upload *upload)
 {
     struct upload **link = &uploads->first;
 
+    tr_assert(uploads->count > 0);
     while (*link != upload) {
         tr_assert(*link != NULL);
         link = &(*link)->next;
@@ -258,13 +262,14 @@ static void free_work(void *argument)
     base_free(work);
 }
 
-/* 0: its end comes as an event. */
+/* Start work on the pool; its end is a TR_EVENT_WORK. */
 static int offload(
     struct tr_context *ctx, struct upload *upload, enum work_kind kind, bool and_object)
 {
     struct work *work = base_calloc(sizeof *work);
     int rc;
 
+    tr_assert(upload->is_busy); /* invariant 1 */
     if (work == NULL)
         return TR_ENOMEM;
     atomic_fetch_add_explicit(&upload->holders, 1, memory_order_relaxed);
@@ -293,7 +298,10 @@ static int submit(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct sql_unit *unit)
 {
     struct sql_submit_options options = { .tag = next_tag(uploads) };
-    int rc = unit == NULL ? TR_ENOMEM : sql_write(ctx, &uploads->sql, unit, &options);
+    int rc;
+
+    tr_assert(upload->tag == 0); /* an upload waits for one unit at a time */
+    rc = unit == NULL ? TR_ENOMEM : sql_write(ctx, &uploads->sql, unit, &options);
 
     if (rc != 0)
         sql_unit_destroy(unit);
@@ -304,14 +312,14 @@ static int submit(
 
 /* ---- removing ------------------------------------------------------------------------------- */
 
-/* Does a version, or another upload, want these bytes? */
+/* True if a version or another upload has these bytes. */
 static bool is_wanted(const struct uploads *uploads, const struct upload *upload)
 {
     const struct packs_view *view = catalogue_view(uploads->packs);
     const uint8_t *sha256 = upload->facts.sha256;
 
     if (atomic_load_explicit(&uploads->packs->is_catalogue_behind, memory_order_relaxed))
-        return true; /* who knows */
+        return true; /* unknown until the catalogue is read: keep it */
     for (const struct upload *other = uploads->first; other != NULL; other = other->next)
         if (other != upload && memcmp(other->facts.sha256, sha256, 32) == 0)
             return true;
@@ -327,8 +335,8 @@ static bool is_wanted(const struct uploads *uploads, const struct upload *upload
     return false;
 }
 
-/* First the row, so that what a crash leaves is a file that nobody knows: the next start removes
- * it. The job of the step, if any, is answered at the end. */
+/* Delete the row first: after a crash the file has no row, and the next start removes it. The end of
+ * the step answers its job. */
 static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
 {
     int rc = submit(uploads, ctx, upload, upload_delete_unit(span_of(upload->file.id)));
@@ -349,7 +357,7 @@ static void remove_file(struct uploads *uploads, struct tr_context *ctx, struct 
 
 /* ---- creating ------------------------------------------------------------------------------- */
 
-/* False: refused. */
+/* Returns false after refusing. */
 static bool has_room(struct uploads *uploads, struct upload_job *job)
 {
     uint64_t quota = uploads->packs->settings.quota_bytes;
@@ -357,12 +365,13 @@ static bool has_room(struct uploads *uploads, struct upload_job *job)
 
     if (uploads->count >= UPLOADS_MAX) {
         set_error(job, 503, "TooManyUploads",
-            "finish or delete other uploads first: there are 64 at most");
+            "The server has 64 unfinished uploads, which is the most; finish or delete one first.");
     } else if (quota != 0 && job->facts.size > quota) {
-        set_error(job, 413, "PackTooLarge", "this is more than all packs together may take");
+        set_error(job, 413, "PackTooLarge",
+            "The file is larger than packs.quota, the room for all packs.");
     } else if (quota != 0 && job->facts.size > quota - (used < quota ? used : quota)) {
         set_error(job, 507, "QuotaExceeded",
-            "with it the packs would take more than packs.quota: remove uploads, or raise it");
+            "The packs would take more than packs.quota; delete uploads, or raise it.");
     } else {
         return true;
     }
@@ -428,7 +437,8 @@ static void handle_claim(struct tr_context *ctx, struct upload *upload, struct u
         set_busy_error(job);
     } else if (job->offset != upload->offset) {
         set_error(job, 409, "UploadOffsetMismatch",
-            "the server has another number of bytes: go on at the Upload-Offset of this answer");
+            "The server has another number of bytes; continue at the Upload-Offset of this "
+            "answer.");
     } else if (job->length > upload->facts.size - upload->offset) {
         set_too_large(job);
     } else if (!tr_reply_is_cancelled(job->reply)) {
@@ -444,10 +454,13 @@ static void begin_write(
 {
     int rc;
 
+    tr_assert(!upload->is_busy);
+    tr_assert(upload->job == NULL);
     if (job->begin != upload->offset) {
-        /* The piece before it was cancelled with its request and never came here: no hole. */
+        /* The piece before it was cancelled with its request: writing this one would leave a hole. */
         set_error(job, 409, "UploadOffsetMismatch",
-            "the server has another number of bytes: go on at the Upload-Offset of this answer");
+            "The server has another number of bytes; continue at the Upload-Offset of this "
+            "answer.");
         answer(job, upload);
         return;
     }
@@ -477,8 +490,7 @@ static void handle_write(
     }
 }
 
-/* The one who sent is gone, perhaps before its claim was heard; what was read of it still counts.
- */
+/* The sending client is gone, perhaps before its claim arrived. The bytes it sent still count. */
 static void handle_release(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
 {
@@ -503,9 +515,9 @@ static void on_written(
         upload->touched_ms = packs_now_ms(uploads->packs);
     } else {
         set_failure(upload->job, rc == TR_EPROTO || rc == TR_EINVAL ? TR_EIO : rc);
-        LOG(LOG_WARN, "packs", "an upload could not be written",
-            LOG_TEXT("upload", upload->file.id), LOG_TEXT("why", tr_error_text(rc)));
-        if (upload->waiting != NULL) { /* would leave a hole */
+        LOG(LOG_WARN, "packs", "an upload cannot be written", LOG_TEXT("upload", upload->file.id),
+            LOG_TEXT("why", tr_error_text(rc)));
+        if (upload->waiting != NULL) { /* it would leave a hole */
             upload_job_unref(upload->waiting);
             upload->waiting = NULL;
         }
@@ -519,7 +531,7 @@ static void on_written(
 
 /* ---- the end of an upload ------------------------------------------------------------------- */
 
-/* Is the object that these bytes would become on its way out? */
+/* True if another upload of the same bytes is removing the object. */
 static bool is_being_taken(const struct uploads *uploads, const struct upload *upload)
 {
     for (const struct upload *other = uploads->first; other != NULL; other = other->next)
@@ -539,11 +551,11 @@ static void handle_finish(
         answer(job, upload);
     } else if (upload->offset != upload->facts.size) {
         set_error(job, 409, "UploadIncomplete",
-            "not all bytes have arrived: go on at the Upload-Offset of this answer");
+            "Bytes are missing; continue at the Upload-Offset of this answer.");
         answer(job, upload);
     } else if (is_being_taken(uploads, upload)) {
         set_error(job, 409, "UploadBusy",
-            "another upload of the same bytes is being removed: try again in some seconds");
+            "Another upload of the same bytes is being removed; try again in some seconds.");
         answer(job, upload);
     } else {
         upload->is_busy = true;
@@ -563,6 +575,7 @@ static void on_sealed(
     struct edit_message message = { job->edit };
     uint32_t tag = next_tag(uploads);
 
+    tr_assert(job->edit != NULL);
     if (rc == TR_EPROTO || rc == TR_EINVAL || rc == TR_ENOENT) {
         set_failure(job, rc);
         begin_removal(uploads, ctx, upload);
@@ -584,16 +597,17 @@ static void on_sealed(
     end_step(uploads, ctx, upload);
 }
 
-/* The catalogue has answered: in it, refused, or nobody knows. */
+/* The catalogue has answered: stored, refused, or unknown. */
 static void on_changed(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
 {
     const struct edit *edit = upload->job->edit;
 
+    tr_assert(edit != NULL);
     if (status == 0 && edit->status >= 200 && edit->status < 300) {
-        forget(uploads, upload); /* the row went with the unit */
+        forget(uploads, upload); /* the unit deleted the row */
     } else if (status == 0 && edit->status >= 400 && edit->status < 500) {
-        begin_removal(uploads, ctx, upload); /* it never can be */
+        begin_removal(uploads, ctx, upload); /* it can never be finished */
     } else {
         if (status != 0 || edit->status == 0)
             set_failure(upload->job, TR_EBUSY);
@@ -665,6 +679,7 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
     struct uploads *uploads = self;
     struct upload *upload;
 
+    tr_assert(job->action <= UPLOAD_SWEEP);
     job->reply = tr_reply_take(ctx);
     job->status = 0;
     if (job->action == UPLOAD_CREATE) {
@@ -679,7 +694,7 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
     upload = uploads_find(uploads, job->id);
     if (upload == NULL || !upload->is_made) {
         set_error(job, 404, "UploadNotFound",
-            "there is no such upload: it was finished, removed, or never begun");
+            "There is no upload with this id; it was finished, removed, or never started.");
         answer(job, NULL);
     } else if (job->action == UPLOAD_LOOK) {
         answer(job, upload);
@@ -703,7 +718,7 @@ static void on_work(struct uploads *uploads, struct tr_context *ctx, const struc
     struct upload *upload = work->upload;
     enum work_kind kind = work->kind;
 
-    /* The table holds it while it is busy. */
+    /* The table holds the upload while it is busy. */
     free_work(work);
     if (kind == WORK_CREATE)
         on_created(uploads, ctx, upload, event->status);
@@ -715,7 +730,7 @@ static void on_work(struct uploads *uploads, struct tr_context *ctx, const struc
         forget(uploads, upload);
 }
 
-/* Row inserted or deleted. */
+/* The row was inserted or deleted, or the unit failed. */
 static void on_stored(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
 {
@@ -724,7 +739,7 @@ static void on_stored(
     if (status != 0)
         set_failure(upload->job, status == SQL_EDISK ? status : TR_EBUSY);
     upload->is_made = !is_new || status == 0;
-    if (is_new == (status == 0)) /* made; or not removed: still there, as far as we know */
+    if (is_new == (status == 0)) /* created; or not removed, so it still exists */
         end_step(uploads, ctx, upload);
     else
         remove_file(uploads, ctx, upload);

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upload.h: files on their way in. An upload has a row in pack_uploads and a file in incoming/,
- * both named by its random id; how much of it is there is the size of that file. It survives
- * connections, crashes and restarts, and nobody sees it until it is finished: then it is checked,
- * synced and renamed to its object, and the catalogue gets the version in one unit.
+/* upload.h: uploads. An upload has a row in pack_uploads and a file in incoming/, both named by its
+ * random id; the size of the file says how many bytes have arrived. It survives connections, crashes
+ * and restarts, and no reader sees it until it is finished: then the server checks, syncs and renames
+ * the file to its object, and adds the version to the catalogue in one unit.
  *
- * One actor owns the table of uploads. Bytes are written and hashed on the blocking pool, one piece
- * of an upload at a time. Who sends a piece holds the upload's claim; everybody else is told that
- * it is busy. A claim ends with its request, or after 30 s without a piece. */
+ * One actor owns the table of uploads. The blocking pool writes and hashes the bytes, one piece of an
+ * upload at a time. The request that sends pieces holds the upload's claim; others get 409
+ * UploadBusy. A claim ends with its request, or after 30 s without a piece. */
 #ifndef SERVICES_PACKS_UPLOAD_H
 #define SERVICES_PACKS_UPLOAD_H
 
 #include "services/packs/catalogue.h"
 
 enum {
-    UPLOAD_ID_CHARS = 32, /* hex */
-    UPLOADS_MAX = 64,     /* at a time; over it 503 */
-    UPLOAD_PIECE =
-        256 << 10,         /* bytes that are written at once; two such of a request are in memory */
-    UPLOAD_KEPT_S = 86400, /* without a new byte; then it is removed */
+    UPLOAD_ID_CHARS = 32,     /* hex */
+    UPLOADS_MAX = 64,         /* at the same time; one more gets 503 */
+    UPLOAD_PIECE = 256 << 10, /* bytes of one write; a request has two of them in memory */
+    UPLOAD_KEPT_S = 86400,    /* without a new byte; then the upload is removed */
     UPLOAD_CLAIM_S = 30,
 };
 
@@ -38,7 +37,7 @@ static inline const struct pack_variant *upload_find_variant(
 
 struct edit;
 
-/* What is going to arrive. */
+/* The announced file. */
 struct upload_facts {
     int64_t pack; /* its id */
     char pack_name[PACK_NAME_MAX + 1];
@@ -46,39 +45,39 @@ struct upload_facts {
     char type[PACK_TYPE_MAX + 1];
     char actor[128];
     enum upload_encoding encoding;
-    uint8_t sha256[32]; /* of the bytes as they are sent */
+    uint8_t sha256[32]; /* of the bytes as sent */
     uint64_t size;
-    /* Of an encoding: what it must decompress to, and of which version it is. */
+    /* For an encoding: its version, and the size and digest of the decompressed bytes. */
     int64_t version_id;
     uint8_t plain_sha256[32];
     uint64_t plain_size;
 };
 
 enum upload_action {
-    UPLOAD_CREATE,  /* facts; or finds the one that is there already */
+    UPLOAD_CREATE,  /* facts; finds an equal upload if there is one */
     UPLOAD_LOOK,    /* id */
-    UPLOAD_CLAIM,   /* id, offset, length: for who wants to send */
+    UPLOAD_CLAIM,   /* id, offset, length: before sending pieces */
     UPLOAD_WRITE,   /* id, claim, bytes */
-    UPLOAD_RELEASE, /* id, claim: no answer; `bytes` that are left are written first */
-    UPLOAD_FINISH,  /* id, change: all is there: check, sync, rename, then have the change made */
+    UPLOAD_RELEASE, /* id, claim: no answer; the last `bytes` are written first */
+    UPLOAD_FINISH,  /* id, edit: check, sync and rename the complete file, then make the edit */
     UPLOAD_DELETE,  /* id */
-    UPLOAD_SWEEP,   /* what is abandoned goes now; otherwise within a minute */
+    UPLOAD_SWEEP,   /* remove abandoned uploads now; a timer does it every minute */
 };
 
-/* A step on its way. Two hold it, the connection and the actor; the last one frees it. Until the
- * actor has replied only the actor touches it, after that only the connection does. */
+/* A step of an upload. The connection and the actor each hold a reference; the last one frees the
+ * job. Until the actor has replied only the actor touches it, after that only the connection does. */
 struct upload_job {
     _Atomic uint32_t holders;
     enum upload_action action;
     char id[UPLOAD_ID_CHARS + 1];
-    uint64_t claim;            /* not 0: chosen by who sends, for one request */
-    uint64_t offset;           /* in: what the client thinks; out: what is so */
+    uint64_t claim;            /* not 0; drawn for one PATCH request */
+    uint64_t offset;           /* in: from the client; out: the actual offset */
     struct buffer bytes;       /* UPLOAD_WRITE, UPLOAD_RELEASE */
-    uint64_t begin;            /* of the file, where those belong */
+    uint64_t begin;            /* offset of those bytes in the file */
     struct upload_facts facts; /* in: UPLOAD_CREATE; out: all others */
-    uint64_t length;           /* UPLOAD_CLAIM: of what is going to be sent; 0: not known */
+    uint64_t length;           /* UPLOAD_CLAIM: announced bytes; 0: unknown */
     struct edit *edit;         /* UPLOAD_FINISH: one holder */
-    /* what became of it */
+    /* the result */
     bool is_new;       /* UPLOAD_CREATE */
     unsigned status;   /* of HTTP: 200, or an error */
     const char *label; /* of an error, static */
@@ -87,27 +86,27 @@ struct upload_job {
     struct upload_job *next; /* the actor's */
 };
 struct upload_message {
-    struct upload_job *job; /* one holder */
+    struct upload_job *job; /* one reference */
 };
 struct upload_job *upload_job_create(
-    enum upload_action action); /* one holder; NULL: out of memory */
+    enum upload_action action); /* one reference; NULL: out of memory */
 struct upload_job *upload_job_ref(struct upload_job *job);
 void upload_job_unref(struct upload_job *job);
 
-/* upload_change.c: how a finished upload enters the catalogue. `change` was made with this kind. */
+/* The edit that takes a finished upload into the catalogue (upload_store.c). */
 extern const struct edit_kind upload_edit_kind;
-/* Say what it is about. TR_ENOMEM. */
+/* Fill the edit with the upload. Returns TR_ENOMEM. */
 int upload_edit_fill(struct edit *edit, const char *id, const struct upload_facts *facts);
 
-/* Blocks: reads what was begun, removes what nobody can finish, starts the actor. After the vault
- * and the catalogue. */
+/* Load the uploads, remove those that cannot be finished, and start the actor. Blocks. Call it after
+ * the objects and the catalogue have started. */
 int uploads_start(struct packs *packs, char *why, size_t why_size);
-/* Before the vault goes. Blocks until no work of it is running. */
+/* Stop the actor before the objects are closed. Blocks. */
 void uploads_stop(struct packs *packs);
 
-/* How many of `size` gathered bytes are written at `offset`. A full piece ends where pieces of the
- * file end: a page cache that is filled in whole pieces keeps them in one, and they are read faster
- * for as long as it does (docs/benchmarks-packs.md). */
+/* Return how many of `size` gathered bytes to write at `offset`. A full piece ends at a multiple of
+ * UPLOAD_PIECE: the page cache then holds whole pieces, which are read faster
+ * (docs/benchmarks-packs.md). */
 size_t upload_write_size(uint64_t offset, size_t size);
 
 /* Handlers (upload_api.c), with their routes below /v1/admin:

@@ -372,7 +372,7 @@ static void refuse_receiver(struct http_request *request, const struct upload_jo
         http_respond_shed(request, 503, 1, "uploads");
 }
 
-/* What is gathered beyond one write begins the next. Returns TR_ENOMEM. */
+/* Move the bytes beyond one write to the next piece. Returns TR_ENOMEM. */
 static int cut_write(const struct receiver *receiver)
 {
     struct buffer *bytes = &receiver->filling->bytes;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/encoding.h"
 #include "services/packs/variant.h"
 
@@ -114,6 +114,7 @@ int upload_file_write(struct upload_file *file, const char *bytes, size_t size)
 
     if (rc != 0)
         return rc;
+    tr_assert(file->hashed == file->offset); /* invariant 2, after catching up */
     rc = write_all(file->fd, bytes, size, file->offset);
     if (rc != 0) {
         /* If this fails too, the digest of the finished upload will be wrong, and it is refused. */

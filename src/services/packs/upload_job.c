@@ -2,6 +2,7 @@
 /* upload_job.c: a step of an upload on its way between connection and actor, and the names of
  * encodings. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "services/packs/edit.h"
 #include "services/packs/upload.h"
 
@@ -47,6 +48,7 @@ void upload_job_unref(struct upload_job *job)
 {
     if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
+    tr_assert(job->next == NULL);
     buffer_free(&job->bytes);
     edit_unref(job->edit);
     base_free(job);

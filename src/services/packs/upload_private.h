@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upload_private.h: the table of uploads, as its actor (upload.c) and its start (upload_start.c)
- * see it. */
+/* upload_private.h: the table of uploads, shared by its actor (upload.c), its start (upload_start.c)
+ * and its SQL (upload_store.c). */
 #ifndef SERVICES_PACKS_UPLOAD_PRIVATE_H
 #define SERVICES_PACKS_UPLOAD_PRIVATE_H
 
@@ -8,7 +8,7 @@
 
 enum { UPLOAD_TAG_FIRST = 16 };
 
-/* Outlives the actor as long as work of it runs on the pool. */
+/* The folder of the uploads. It outlives the actor while work runs on the pool. */
 struct upload_site {
     _Atomic uint32_t holders;
     struct objects *objects;
@@ -16,22 +16,23 @@ struct upload_site {
 
 struct upload {
     struct upload *next;
-    _Atomic uint32_t holders; /* the table, and the work that runs */
+    _Atomic uint32_t holders; /* the table, and running work */
     struct upload_site *site;
     struct upload_facts facts;
     struct upload_file file;
     uint64_t offset;
-    uint64_t claim; /* 0: nobody sends */
+    uint64_t claim; /* 0: no request sends */
     uint64_t claim_ns;
     int64_t touched_ms;
-    bool is_made;          /* its row is there */
-    bool is_leaving;       /* being removed */
-    bool is_taking_object; /* with the object of its bytes, which nobody wanted when that began */
+    bool is_made;    /* its row is stored */
+    bool is_leaving; /* it is being removed */
+    bool
+        is_taking_object; /* the removal takes the object too, which no version wanted when it began */
     bool is_busy;
     bool is_cut;                /* the actor failed during the step */
-    uint32_t tag;               /* of the question that was sent to database or catalogue */
-    struct upload_job *job;     /* what the step is for; NULL: nobody asked */
-    struct upload_job *waiting; /* the last bytes of one who went away, while it was busy */
+    uint32_t tag;               /* of the unit or edit that it waits for; 0: none */
+    struct upload_job *job;     /* the request of the step; NULL: a sweep */
+    struct upload_job *waiting; /* the last bytes of a client that left while the upload was busy */
 };
 
 struct uploads {
@@ -44,17 +45,17 @@ struct uploads {
 };
 
 extern const struct tr_type uploads_type;
-/* Called on the pool before an object is removed. For tests, which stop there; NULL: nothing. */
+/* Called on the pool before an object is removed, for tests; may be NULL. */
 extern void (*_Atomic upload_removal_hook)(void);
 
 void upload_site_unref(struct upload_site *site); /* NULL is fine */
-/* One holder. NULL: out of memory. */
+/* Create an upload with one reference. NULL: out of memory. */
 struct upload *upload_new(
     struct upload_site *site, const char *id, const struct upload_facts *facts);
 void upload_unref(struct upload *upload);
-void uploads_enlist(struct uploads *uploads, struct upload *upload); /* takes the holder */
+void uploads_enlist(struct uploads *uploads, struct upload *upload); /* takes the reference */
 struct upload *uploads_find(const struct uploads *uploads, const char *id);
-/* What the struct owns. */
+/* Release everything that the struct owns. */
 void uploads_finish(void *self);
 
 /* upload_store.c: units; NULL: out of memory. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upload_start.c: what was begun before is read from rows and files; what a crash left between them
- * is removed. */
+/* upload_start.c: load the uploads from rows and files, and remove the remains of a crash. */
 #include <string.h>
 #include <unistd.h>
 
@@ -9,7 +8,7 @@
 #include "services/packs/upload_private.h"
 #include "support/log.h"
 
-/* How much of it is there. TR_ENOENT: nothing that could be finished. */
+/* Find out how many bytes have arrived. Returns TR_ENOENT for an upload that cannot be finished. */
 static int look(struct uploads *uploads, struct upload *upload)
 {
     char name[OBJECT_NAME_CHARS + 1];
@@ -17,7 +16,7 @@ static int look(struct uploads *uploads, struct upload *upload)
     int64_t modified_ns;
     int fd, rc = upload_file_look(&upload->file, &modified_ns);
 
-    if (rc == TR_ENOENT) { /* renamed, and then the end came? */
+    if (rc == TR_ENOENT) { /* the process may have ended after the rename */
         name[crypto_hex_encode(upload->facts.sha256, 32, name)] = '\0';
         rc = objects_open_file(uploads->site->objects, name, &fd, &identity);
         if (rc != 0)

@@ -40,6 +40,7 @@ static int fill(struct unpacking *unpacking, size_t *ret_size)
 
 static int take(struct unpacking *unpacking, size_t size)
 {
+    tr_assert(unpacking->made <= unpacking->size);
     if (size > unpacking->size - unpacking->made)
         return TR_EPROTO;
     crypto_sha256_stream_update(&unpacking->hash, unpacking->out, size);
@@ -146,6 +147,7 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
     uint8_t digest[CRYPTO_SHA256_BYTES];
     int rc;
 
+    tr_assert(fd >= 0);
     tr_assert(encoding != UPLOAD_WHOLE);
     if (unpacking == NULL)
         return TR_ENOMEM;

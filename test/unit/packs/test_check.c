@@ -88,7 +88,7 @@ TEST(check, finds_objects_that_are_missing_or_nobodys)
     want_found(&site, 2, "rows core 1.1.0|objects |No version and no upload");
     (void)snprintf(path, sizeof path, "%s/packs/objects/README", site.place);
     site_write_file(path, "hello");
-    want_found(&site, 3, "objects README: no version");
+    want_found(&site, 3, "objects README: No version");
     site_end(&site);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rest.h: what the calls of the REST services share. A call declares its parameters and the columns it
+/* rest.h: helpers for the calls of the REST services. A call declares its parameters and the columns it
  * returns as tables; this file reads the first from a body or a query, and writes the second as
  * JSON.
  *

@@ -131,7 +131,8 @@ static void catalogue_answer(struct catalogue *catalogue, const struct sql_unit 
 
 /* ---- reloading ------------------------------------------------------------------------------ */
 
-static void read_all(struct catalogue *catalogue, struct tr_context *ctx, enum catalogue_step step)
+static void catalogue_reload(
+    struct catalogue *catalogue, struct tr_context *ctx, enum catalogue_step step)
 {
     struct sql_unit *unit = view_unit();
     struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
@@ -292,7 +293,7 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
     } else {
         catalogue->written = unit;
         set_behind(catalogue, ctx, true);
-        read_all(catalogue, ctx, STEP_RELOAD);
+        catalogue_reload(catalogue, ctx, STEP_RELOAD);
         return;
     }
     sql_unit_destroy(unit);
@@ -309,7 +310,7 @@ static enum tr_next catalogue_handle(void *self, struct tr_context *ctx, void *m
     catalogue->edit = ((struct edit_message *)message)->edit;
     catalogue->reply = tr_reply_take(ctx);
     if (catalogue->is_behind)
-        read_all(catalogue, ctx, STEP_CATCH_UP);
+        catalogue_reload(catalogue, ctx, STEP_CATCH_UP);
     else
         catalogue_plan(catalogue, ctx);
     return TR_GO;
@@ -326,7 +327,7 @@ static enum tr_next catalogue_event(
     } else if (event->kind == TR_EVENT_TIMER) {
         catalogue->has_timer = false;
         if (catalogue->is_behind && catalogue->step == STEP_IDLE)
-            read_all(catalogue, ctx, STEP_CATCH_UP);
+            catalogue_reload(catalogue, ctx, STEP_CATCH_UP);
         else
             set_behind(catalogue, ctx, catalogue->is_behind);
     }

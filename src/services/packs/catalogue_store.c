@@ -103,7 +103,8 @@ static void *view_alloc(struct build *build, size_t size)
     return memory;
 }
 
-static struct span column(const struct build *build, uint32_t step, uint32_t row, uint32_t number)
+static struct span column_bytes(
+    const struct build *build, uint32_t step, uint32_t row, uint32_t number)
 {
     if (sql_row_is_null(build->unit, step, row, number))
         return (struct span){ NULL, 0 };
@@ -128,9 +129,9 @@ static struct span copy_bytes(struct build *build, struct span text)
     return (struct span){ copy, text.size };
 }
 
-static const char *copy_text(struct build *build, uint32_t step, uint32_t row, uint32_t number)
+static const char *copy_column(struct build *build, uint32_t step, uint32_t row, uint32_t number)
 {
-    return copy_bytes(build, column(build, step, row, number)).at;
+    return copy_bytes(build, column_bytes(build, step, row, number)).at;
 }
 
 /* A text that does not fit was not written by this program: fails the build. */
@@ -198,11 +199,11 @@ static int compare_packs(const void *a, const void *b)
 static void read_pack(struct build *build, uint32_t row, struct pack *pack)
 {
     pack->id = number_of(build, PACKS, row, 0);
-    pack->name = copy_text(build, PACKS, row, 1);
-    pack->kind = copy_text(build, PACKS, row, 2);
-    pack->language = copy_text(build, PACKS, row, 3);
-    pack->title = copy_text(build, PACKS, row, 4);
-    pack->description = copy_text(build, PACKS, row, 5);
+    pack->name = copy_column(build, PACKS, row, 1);
+    pack->kind = copy_column(build, PACKS, row, 2);
+    pack->language = copy_column(build, PACKS, row, 3);
+    pack->title = copy_column(build, PACKS, row, 4);
+    pack->description = copy_column(build, PACKS, row, 5);
     pack->state = (enum pack_state)number_of(build, PACKS, row, 6);
     pack->created_ms = number_of(build, PACKS, row, 7);
     pack->changed_ms = number_of(build, PACKS, row, 8);
@@ -275,18 +276,19 @@ static void read_version(
     version->id = number_of(build, VERSIONS, row, 0);
     version->pack = pack;
     copy_chars(build, version->pack_name, sizeof version->pack_name, span_of(pack->name));
-    copy_chars(build, version->version, sizeof version->version, column(build, VERSIONS, row, 2));
-    copy_hash(build, column(build, VERSIONS, row, 3), version->sha256, version->sha256_hex);
+    copy_chars(
+        build, version->version, sizeof version->version, column_bytes(build, VERSIONS, row, 2));
+    copy_hash(build, column_bytes(build, VERSIONS, row, 3), version->sha256, version->sha256_hex);
     version->size = (uint64_t)number_of(build, VERSIONS, row, 4);
-    copy_chars(build, version->type, sizeof version->type, column(build, VERSIONS, row, 5));
-    version->min_app_version = copy_text(build, VERSIONS, row, 6);
+    copy_chars(build, version->type, sizeof version->type, column_bytes(build, VERSIONS, row, 5));
+    version->min_app_version = copy_column(build, VERSIONS, row, 6);
     version->is_active = number_of(build, VERSIONS, row, 7) == 1;
     version->is_disabled = number_of(build, VERSIONS, row, 8) == 1;
     version->created_s = number_of(build, VERSIONS, row, 9) / 1000;
     version->published_s = number_of(build, VERSIONS, row, 10) / 1000;
-    version->manifest = copy_bytes(build, column(build, VERSIONS, row, 11));
-    version->signature = copy_bytes(build, column(build, VERSIONS, row, 12));
-    version->signing_key = copy_text(build, VERSIONS, row, 13);
+    version->manifest = copy_bytes(build, column_bytes(build, VERSIONS, row, 11));
+    version->signature = copy_bytes(build, column_bytes(build, VERSIONS, row, 12));
+    version->signing_key = copy_column(build, VERSIONS, row, 13);
     if (pack->version_count++ == 0)
         pack->versions = version;
     if (version->is_active)
@@ -300,7 +302,7 @@ static void sort_versions(struct build *build, struct sorted *sorted, uint32_t c
 
         if (pack != NULL)
             sorted[i] = (struct sorted){ (uint32_t)(pack - build->view->packs), i,
-                column(build, VERSIONS, i, 2) };
+                column_bytes(build, VERSIONS, i, 2) };
     }
     if (build->failed == 0)
         qsort(sorted, count, sizeof *sorted, compare_sorted);
@@ -332,7 +334,7 @@ static void read_variants(struct build *build)
 {
     for (uint32_t i = 0; i < sql_unit_rows(build->unit, VARIANTS) && build->failed == 0; i++) {
         struct pack_version *version = version_of(build, number_of(build, VARIANTS, i, 0));
-        struct span encoding = column(build, VARIANTS, i, 1);
+        struct span encoding = column_bytes(build, VARIANTS, i, 1);
         struct pack_variant *variant;
 
         if (version == NULL)
@@ -340,7 +342,7 @@ static void read_variants(struct build *build)
         variant = span_is(encoding, "zstd") ? &version->zstd : &version->gzip;
         variant->there = true;
         variant->size = (uint64_t)number_of(build, VARIANTS, i, 3);
-        copy_hash(build, column(build, VARIANTS, i, 2), variant->sha256, variant->sha256_hex);
+        copy_hash(build, column_bytes(build, VARIANTS, i, 2), variant->sha256, variant->sha256_hex);
     }
 }
 
@@ -369,26 +371,26 @@ static void read_keys(struct build *build)
             return;
         if (pack->key_count++ == 0)
             pack->keys = &keys[i];
-        keys[i].key = copy_text(build, KEYS, i, 1);
+        keys[i].key = copy_column(build, KEYS, i, 1);
         keys[i].state = (enum pack_key_state)number_of(build, KEYS, i, 2);
-        keys[i].statement = copy_bytes(build, column(build, KEYS, i, 3));
-        keys[i].signature = copy_bytes(build, column(build, KEYS, i, 4));
+        keys[i].statement = copy_bytes(build, column_bytes(build, KEYS, i, 3));
+        keys[i].signature = copy_bytes(build, column_bytes(build, KEYS, i, 4));
         keys[i].created_ms = number_of(build, KEYS, i, 5);
     }
 }
 
 /* ---- releases ------------------------------------------------------------------------------- */
 
-static void read_artifact(struct build *build, uint32_t row, struct release_artifact *artifact)
+static void build_artifact(struct build *build, uint32_t row, struct release_artifact *artifact)
 {
-    struct span hash = column(build, ARTIFACTS, row, 6);
+    struct span hash = column_bytes(build, ARTIFACTS, row, 6);
     uint8_t bytes[32];
 
     artifact->pack = pack_of(build, number_of(build, ARTIFACTS, row, 1));
-    artifact->role = copy_text(build, ARTIFACTS, row, 2);
+    artifact->role = copy_column(build, ARTIFACTS, row, 2);
     artifact->is_required = number_of(build, ARTIFACTS, row, 3) == 1;
-    artifact->wanted = copy_text(build, ARTIFACTS, row, 4);
-    artifact->version = copy_text(build, ARTIFACTS, row, 5);
+    artifact->wanted = copy_column(build, ARTIFACTS, row, 4);
+    artifact->version = copy_column(build, ARTIFACTS, row, 5);
     artifact->size = (uint64_t)number_of(build, ARTIFACTS, row, 7);
     if (hash.at != NULL)
         copy_hash(build, hash, bytes, artifact->sha256_hex);
@@ -402,7 +404,7 @@ static void read_artifacts(struct build *build, uint32_t release_count)
     struct release *release = NULL;
 
     for (uint32_t i = 0; i < count && build->failed == 0; i++) {
-        struct span id = column(build, ARTIFACTS, i, 0);
+        struct span id = column_bytes(build, ARTIFACTS, i, 0);
 
         if (release == NULL || !span_is(id, release->id)) {
             release = NULL;
@@ -414,7 +416,7 @@ static void read_artifacts(struct build *build, uint32_t release_count)
             build->failed = TR_EPROTO;
             return;
         }
-        read_artifact(build, i, &artifacts[i]);
+        build_artifact(build, i, &artifacts[i]);
         if (release->artifact_count++ == 0)
             release->artifacts = &artifacts[i];
     }
@@ -428,10 +430,10 @@ static void read_releases(struct build *build)
     build->view->releases = releases;
     for (uint32_t i = 0; i < count && build->failed == 0; i++)
         releases[i] = (struct release){
-            .id = copy_text(build, RELEASES, i, 0),
-            .name = copy_text(build, RELEASES, i, 1),
-            .notes = copy_text(build, RELEASES, i, 2),
-            .roles = copy_text(build, RELEASES, i, 3),
+            .id = copy_column(build, RELEASES, i, 0),
+            .name = copy_column(build, RELEASES, i, 1),
+            .notes = copy_column(build, RELEASES, i, 2),
+            .roles = copy_column(build, RELEASES, i, 3),
             .state = (enum release_state)number_of(build, RELEASES, i, 4),
             .place = number_of(build, RELEASES, i, 5),
             .created_ms = number_of(build, RELEASES, i, 6),

@@ -42,7 +42,7 @@ struct run {
     struct files objects, incoming;
 };
 
-static void tell(struct run *run, const char *check, struct span subject, const char *text)
+static void check_report(struct run *run, const char *check, struct span subject, const char *text)
 {
     run->violations++;
     if (run->on_violation != NULL)
@@ -88,7 +88,7 @@ static const struct {
 };
 enum { QUESTIONS = sizeof questions / sizeof questions[0] };
 
-static int read_rows(
+static int check_read_rows(
     struct run *run, const struct sql_statement *statement, struct sql_unit **ret_unit)
 {
     struct sql_unit *unit = sql_unit_create(0);
@@ -105,12 +105,12 @@ static int read_rows(
     return rc;
 }
 
-static int ask(struct run *run, size_t number)
+static int check_run_question(struct run *run, size_t number)
 {
     const char *placeholder = strstr(questions[number].text, "%.*s");
     struct sql_unit *unit;
     char text[256];
-    int rc = read_rows(run, questions[number].statement, &unit);
+    int rc = check_read_rows(run, questions[number].statement, &unit);
 
     if (rc < 0)
         return rc;
@@ -124,7 +124,7 @@ static int ask(struct run *run, size_t number)
                                 : (int)(placeholder - questions[number].text),
             questions[number].text, (int)what.size, what.at,
             placeholder == NULL ? "" : placeholder + 4);
-        tell(run, questions[number].check, sql_row_bytes(unit, 0, i, 0), text);
+        check_report(run, questions[number].check, sql_row_bytes(unit, 0, i, 0), text);
     }
     sql_unit_destroy(unit);
     return 0;
@@ -155,7 +155,7 @@ static int compare_files(const void *a, const void *b)
     return strcmp(((const struct file *)a)->name, ((const struct file *)b)->name);
 }
 
-static struct file *find_file(const struct files *files, struct span name)
+static struct file *check_find_file(const struct files *files, struct span name)
 {
     struct file wanted;
 
@@ -167,7 +167,7 @@ static struct file *find_file(const struct files *files, struct span name)
 }
 
 /* Open packs/NAME of the data directory; *ret_folder is -1 if it does not exist. */
-static int open_folder(const char *data_path, const char *name, int *ret_folder)
+static int check_open_folder(const char *data_path, const char *name, int *ret_folder)
 {
     char path[PATH_MAX];
 
@@ -191,10 +191,10 @@ static int list_folder(struct files *files, int folder)
 static int list_files(struct run *run, const char *data_path)
 {
     int incoming = -1;
-    int rc = open_folder(data_path, "objects", &run->folder);
+    int rc = check_open_folder(data_path, "objects", &run->folder);
 
     if (rc == 0)
-        rc = open_folder(data_path, "incoming", &incoming);
+        rc = check_open_folder(data_path, "incoming", &incoming);
     if (rc == 0)
         rc = list_folder(&run->objects, run->folder);
     if (rc == 0)
@@ -212,7 +212,7 @@ SQL_STATEMENT(every_object,
     " JOIN pack_versions v ON v.id = x.version JOIN packs p ON p.id = v.pack ORDER BY 3, 4");
 SQL_STATEMENT(every_upload, "SELECT id, sha256 FROM pack_uploads ORDER BY id");
 
-static void to_hex(struct span hash, char ret_hex[2 * CRYPTO_SHA256_BYTES + 1])
+static void check_hex(struct span hash, char ret_hex[2 * CRYPTO_SHA256_BYTES + 1])
 {
     size_t size = hash.size == CRYPTO_SHA256_BYTES ? hash.size : 0;
 
@@ -230,17 +230,17 @@ static int check_object(struct run *run, const struct sql_unit *unit, uint32_t r
 
     what.size = (size_t)snprintf(subject, sizeof subject, "%.*s %.*s", (int)name.size, name.at,
         (int)version.size, version.at);
-    to_hex(hash, hex);
-    file = find_file(&run->objects, span_of(hex));
+    check_hex(hash, hex);
+    file = check_find_file(&run->objects, span_of(hex));
     if (file == NULL) {
         (void)snprintf(text, sizeof text, "Its object %s is missing.", hex);
-        tell(run, "rows", what, text);
+        check_report(run, "rows", what, text);
         return 0;
     }
     if (file->size != (uint64_t)sql_row_int(unit, 0, row, 1)) {
         (void)snprintf(text, sizeof text, "Its row says %lld bytes, and its object has %llu.",
             (long long)sql_row_int(unit, 0, row, 1), (unsigned long long)file->size);
-        tell(run, "content", what, text);
+        check_report(run, "content", what, text);
         file->is_wanted = true;
         return 0;
     }
@@ -256,7 +256,7 @@ static int check_object(struct run *run, const struct sql_unit *unit, uint32_t r
         (void)snprintf(text, sizeof text, "%s",
             rc == TR_EPROTO ? "The bytes of its object have another digest."
                             : "Its object cannot be read.");
-        tell(run, "content", what, text);
+        check_report(run, "content", what, text);
     }
     return 0;
 }
@@ -264,7 +264,7 @@ static int check_object(struct run *run, const struct sql_unit *unit, uint32_t r
 static int check_objects(struct run *run)
 {
     struct sql_unit *unit;
-    int rc = read_rows(run, &every_object, &unit);
+    int rc = check_read_rows(run, &every_object, &unit);
 
     if (rc < 0)
         return rc;
@@ -279,23 +279,23 @@ static int check_objects(struct run *run)
 static int check_uploads(struct run *run)
 {
     struct sql_unit *unit;
-    int rc = read_rows(run, &every_upload, &unit);
+    int rc = check_read_rows(run, &every_upload, &unit);
 
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
         struct span id = sql_row_bytes(unit, 0, i, 0), hash = sql_row_bytes(unit, 0, i, 1);
-        struct file *file = find_file(&run->incoming, id), *object = NULL;
+        struct file *file = check_find_file(&run->incoming, id), *object = NULL;
         char hex[2 * CRYPTO_SHA256_BYTES + 1] = "";
 
-        to_hex(hash, hex);
-        object = find_file(&run->objects, span_of(hex));
+        check_hex(hash, hex);
+        object = check_find_file(&run->objects, span_of(hex));
         if (file != NULL)
             file->is_wanted = true;
         if (object != NULL) /* complete: its version is not committed yet */
             object->is_wanted = true;
         if (file == NULL && object == NULL)
-            tell(run, "incoming", id, "This upload has no file.");
+            check_report(run, "incoming", id, "This upload has no file.");
     }
     sql_unit_destroy(unit);
     return 0;
@@ -305,11 +305,11 @@ static void check_left_over(struct run *run)
 {
     for (size_t i = 0; i < run->objects.count; i++)
         if (!run->objects.list[i].is_wanted)
-            tell(run, "objects", span_of(run->objects.list[i].name),
+            check_report(run, "objects", span_of(run->objects.list[i].name),
                 "No version and no upload has this object.");
     for (size_t i = 0; i < run->incoming.count; i++)
         if (!run->incoming.list[i].is_wanted)
-            tell(run, "incoming", span_of(run->incoming.list[i].name),
+            check_report(run, "incoming", span_of(run->incoming.list[i].name),
                 "This file belongs to no upload.");
 }
 
@@ -322,7 +322,7 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     int rc = list_files(&run, data_path);
 
     for (size_t i = 0; rc == 0 && i < QUESTIONS; i++)
-        rc = ask(&run, i);
+        rc = check_run_question(&run, i);
     if (rc == 0)
         rc = check_objects(&run);
     if (rc == 0)

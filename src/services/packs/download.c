@@ -68,7 +68,7 @@ static void use_variant(
     download->size = variant->size;
 }
 
-static void choose(const struct http_request *request, struct download *download)
+static void choose_coding(const struct http_request *request, struct download *download)
 {
     const struct pack_version *version = download->version;
 
@@ -440,26 +440,26 @@ static void respond_file(
 
 /* ---- verification --------------------------------------------------------------------------- */
 
-static void verified(struct http_request *request, const struct tr_event *event);
+static void on_verdict(struct http_request *request, const struct tr_event *event);
 
-static void ask(struct http_request *request, struct download *download)
+static void ask_integrity(struct http_request *request, struct download *download)
 {
     struct integrity_message message = integrity_query(
         integrity_key(download->version->id, download->coding), download->sha256, download->size);
 
     if (++download->asks > ASKS_MAX ||
         http_ask(request, integrity_sender(download->packs->integrity), &message, sizeof message,
-            verified) < 0)
+            on_verdict) < 0)
         refuse_verdict(request, PACK_BUSY);
 }
 
-static struct pinned_file *find_file(const struct download *download)
+static struct pinned_file *find_verified(const struct download *download)
 {
     return integrity_warm(download->packs->integrity,
         integrity_key(download->version->id, download->coding), download->sha256);
 }
 
-static void verified(struct http_request *request, const struct tr_event *event)
+static void on_verdict(struct http_request *request, const struct tr_event *event)
 {
     struct download *download = http_data(request);
     enum pack_verdict verdict = PACK_BUSY;
@@ -471,9 +471,9 @@ static void verified(struct http_request *request, const struct tr_event *event)
         refuse_verdict(request, verdict);
         return;
     }
-    pinned = find_file(download);
+    pinned = find_verified(download);
     if (pinned == NULL) {
-        ask(request, download); /* changed or evicted meanwhile */
+        ask_integrity(request, download); /* changed or evicted meanwhile */
         return;
     }
     respond_file(request, download, pinned);
@@ -500,9 +500,9 @@ static void ask_kept(struct http_request *request, const struct download *downlo
         memcpy(kept->user, download->options.user.at, download->options.user.size);
         kept->download.options.user.at = kept->user;
     }
-    choose(request, &kept->download); /* the pointers must point into the copy */
+    choose_coding(request, &kept->download); /* the pointers must point into the copy */
     http_set_data(request, &kept->download);
-    ask(request, &kept->download);
+    ask_integrity(request, &kept->download);
 }
 
 /* ---- the request ---------------------------------------------------------------------------- */
@@ -525,7 +525,7 @@ void download_serve(struct http_request *request, struct packs *packs,
     struct pinned_file *pinned;
     unsigned status;
 
-    choose(request, &download);
+    choose_coding(request, &download);
     status = http_condition(request, etag_of(&download), options->modified_s);
     if (status != 0) {
         add_common(request, &download);
@@ -548,7 +548,7 @@ void download_serve(struct http_request *request, struct packs *packs,
         not_satisfiable(request, &download);
         return;
     }
-    pinned = find_file(&download);
+    pinned = find_verified(&download);
     if (pinned == NULL) {
         ask_kept(request, &download);
         return;

@@ -189,7 +189,7 @@ struct reading {
 };
 
 /* Hash the whole file. PACK_VERIFIED means it was read; the caller compares the digest. */
-static enum pack_verdict read_all(
+static enum pack_verdict hash_whole_file(
     const struct reading *reading, struct crypto_sha256_stream *stream, uint8_t ret_digest[32])
 {
     struct hash_job *job = reading->job;
@@ -218,7 +218,7 @@ static enum pack_verdict read_all(
 }
 
 /* Keep the verified file open. */
-static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
+static enum pack_verdict pin_file(struct hash_job *job, int fd, const char *small)
 {
     struct pinned_file *pinned = base_calloc(sizeof *pinned);
 
@@ -245,7 +245,7 @@ static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
     return PACK_VERIFIED;
 }
 
-static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading *reading)
+static enum pack_verdict hash_file(struct hash_job *job, int fd, const struct reading *reading)
 {
     const struct hash_source *source = job->source;
     struct crypto_sha256_stream stream = { NULL };
@@ -255,7 +255,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
 
     if (crypto_sha256_stream_init(&stream) < 0)
         return PACK_BUSY;
-    verdict = read_all(reading, &stream, digest);
+    verdict = hash_whole_file(reading, &stream, digest);
     crypto_sha256_stream_fini(&stream);
     if (verdict == PACK_CANCELLED || verdict == PACK_UNREADABLE)
         return verdict;
@@ -267,7 +267,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
     }
     if (verdict != PACK_VERIFIED || memcmp(digest, job->sha256, sizeof digest) != 0)
         return PACK_DAMAGED;
-    return pin(job, fd, reading->small);
+    return pin_file(job, fd, reading->small);
 }
 
 /* Allocate an aligned read buffer; the caller frees *ret_block. */
@@ -285,7 +285,7 @@ static char *room_new(size_t size, char **ret_block)
     return room;
 }
 
-static enum pack_verdict examine(struct hash_job *job, int fd)
+static enum pack_verdict hash_examine(struct hash_job *job, int fd)
 {
     bool is_small = job->size > 0 && job->size <= PINNED_BYTES_MAX;
     struct reading reading = {
@@ -303,7 +303,7 @@ static enum pack_verdict examine(struct hash_job *job, int fd)
     reading.room = room_new(reading.room_size, &block);
     reading.small = is_small ? base_alloc((size_t)job->size) : NULL;
     if (reading.room != NULL && (!is_small || reading.small != NULL))
-        verdict = hash(job, fd, &reading);
+        verdict = hash_file(job, fd, &reading);
     base_free(reading.small);
     base_free(block);
     return verdict;
@@ -322,7 +322,7 @@ int hash_job_run(void *argument)
     rc = source->open(source->data, job->sha256_hex, &fd, &job->identity);
     if (rc < 0)
         return (int)verdict_of(rc);
-    verdict = examine(job, fd);
+    verdict = hash_examine(job, fd);
     if (verdict != PACK_VERIFIED)
         source->close(source->data, fd);
     return (int)verdict;
@@ -337,7 +337,7 @@ static void work_drop(void *argument)
     hash_job_unref(argument);
 }
 
-static int begin(struct hasher *hasher, struct tr_context *ctx)
+static int hasher_offload(struct hasher *hasher, struct tr_context *ctx)
 {
     int rc = tr_offload(ctx, hash_job_run, hash_job_ref(hasher->job), work_drop, TAG_WORK);
 
@@ -346,7 +346,8 @@ static int begin(struct hasher *hasher, struct tr_context *ctx)
     return rc;
 }
 
-static enum tr_next tell(struct hasher *hasher, struct tr_context *ctx, enum pack_verdict verdict)
+static enum tr_next hasher_report(
+    struct hasher *hasher, struct tr_context *ctx, enum pack_verdict verdict)
 {
     /* If the verdict cannot be sent, the hasher fails and its watcher learns of that instead. */
     if (!hasher->has_told && hasher->tell(hasher->data, ctx, hasher->job, verdict) < 0)
@@ -357,7 +358,7 @@ static enum tr_next tell(struct hasher *hasher, struct tr_context *ctx, enum pac
 
 static int hasher_start(void *state, struct tr_context *ctx)
 {
-    return begin(state, ctx);
+    return hasher_offload(state, ctx);
 }
 
 static enum tr_next hasher_handle(void *state, struct tr_context *ctx, void *message)
@@ -376,14 +377,14 @@ static enum tr_next hasher_event(void *state, struct tr_context *ctx, const stru
     case TAG_WORK:
         hash_job_unref(hasher->job); /* the work's reference */
         if (event->status != PACK_UNSETTLED)
-            return tell(
+            return hasher_report(
                 hasher, ctx, event->status < 0 ? PACK_BUSY : (enum pack_verdict)event->status);
         if (tr_after(ctx, hasher->job->wait_ns, TAG_SETTLED, NULL) < 0)
-            return tell(hasher, ctx, PACK_BUSY);
+            return hasher_report(hasher, ctx, PACK_BUSY);
         break;
     case TAG_SETTLED:
-        if (begin(hasher, ctx) < 0)
-            return tell(hasher, ctx, PACK_BUSY);
+        if (hasher_offload(hasher, ctx) < 0)
+            return hasher_report(hasher, ctx, PACK_BUSY);
         break;
     default:
         break;
@@ -398,7 +399,7 @@ static void hasher_stop(void *state, struct tr_context *ctx, enum tr_why why)
 
     (void)why;
     atomic_store_explicit(&hasher->job->is_cancelled, true, memory_order_relaxed);
-    (void)tell(hasher, ctx, PACK_BUSY);
+    (void)hasher_report(hasher, ctx, PACK_BUSY);
 }
 
 static void hasher_finish(void *state)

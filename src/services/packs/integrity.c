@@ -44,7 +44,7 @@ enum { DAMAGED, HASHING_NOW, LATE };
 /* ---- hashing -------------------------------------------------------------------------------- */
 
 /* Report a verdict, in the hasher's turn. */
-static int insert(
+static int send_insert(
     void *data, struct tr_context *ctx, struct hash_job *job, enum pack_verdict verdict)
 {
     struct integrity *integrity = data;
@@ -96,7 +96,7 @@ static struct hash_job *job_for(const struct cache *cache, const struct entry *e
 static int start_hasher(struct cache *cache, struct tr_context *ctx, struct entry *entry)
 {
     struct hash_job *job = job_for(cache, entry);
-    struct hasher hasher = { .job = job, .tell = insert, .data = cache->integrity };
+    struct hasher hasher = { .job = job, .tell = send_insert, .data = cache->integrity };
     struct tr_spawn_options options = { .owner = "integrity" };
     int rc;
 
@@ -152,7 +152,7 @@ static void run_queue(struct cache *cache, struct tr_context *ctx)
         sweep_later(cache, ctx);
 }
 
-static void enqueue(struct cache *cache, struct entry *entry)
+static void enqueue_entry(struct cache *cache, struct entry *entry)
 {
     tr_assert(entry->state == COLD);
     entry->state = QUEUED;
@@ -163,7 +163,7 @@ static void enqueue(struct cache *cache, struct entry *entry)
 
 /* ---- the messages --------------------------------------------------------------------------- */
 
-static bool wait(const struct cache *cache, struct tr_context *ctx, struct entry *entry)
+static bool add_waiter(const struct cache *cache, struct tr_context *ctx, struct entry *entry)
 {
     tr_reply_handle handle;
 
@@ -185,7 +185,7 @@ static bool wait(const struct cache *cache, struct tr_context *ctx, struct entry
     return true;
 }
 
-static void answer(struct tr_context *ctx, enum pack_verdict verdict)
+static void reply_verdict(struct tr_context *ctx, enum pack_verdict verdict)
 {
     (void)tr_reply(ctx, 0, &verdict, sizeof verdict);
 }
@@ -199,19 +199,19 @@ static void handle_query(
         return;
     entry = integrity_obtain(cache, message->key);
     if (entry == NULL) {
-        answer(ctx, PACK_BUSY);
+        reply_verdict(ctx, PACK_BUSY);
         return;
     }
     if (entry->state == VERIFIED) {
         if (memcmp(entry->sha256, message->u.query.sha256, 32) == 0 &&
             pinned_is_same(entry->pinned)) {
-            answer(ctx, PACK_VERIFIED);
+            reply_verdict(ctx, PACK_VERIFIED);
             return;
         }
         integrity_unpin(cache, entry);
     }
-    if (!wait(cache, ctx, entry)) {
-        answer(ctx, PACK_BUSY);
+    if (!add_waiter(cache, ctx, entry)) {
+        reply_verdict(ctx, PACK_BUSY);
         if (entry->state == COLD)
             integrity_forget(cache, entry);
         return;
@@ -226,11 +226,11 @@ static void handle_query(
     if (entry->state != COLD)
         return;
     entry->tries = 0;
-    enqueue(cache, entry);
+    enqueue_entry(cache, entry);
     run_queue(cache, ctx);
 }
 
-static void settle(
+static void settle_entry(
     struct cache *cache, struct entry *entry, const struct integrity_message *message)
 {
     struct hash_job *job = message->u.job;
@@ -277,7 +277,7 @@ static void handle_insert(struct cache *cache, const struct integrity_message *m
         hash_job_unref(message->u.job);
         return;
     }
-    settle(cache, entry, message);
+    settle_entry(cache, entry, message);
     integrity_publish(cache);
     answer_all(entry, message->verdict);
     hash_job_unref(message->u.job);
@@ -287,7 +287,7 @@ static void handle_insert(struct cache *cache, const struct integrity_message *m
 }
 
 /* Forget the verdict. Waiters get a hash that starts after this. */
-static void invalidate(struct cache *cache, struct entry *entry)
+static void invalidate_entry(struct cache *cache, struct entry *entry)
 {
     if (entry->state == VERIFIED)
         integrity_unpin(cache, entry);
@@ -297,7 +297,7 @@ static void invalidate(struct cache *cache, struct entry *entry)
         entry->state = COLD;
         if (entry->waiter_count > 0) {
             entry->tries = 0;
-            enqueue(cache, entry);
+            enqueue_entry(cache, entry);
         }
     }
     if (entry->state == COLD)
@@ -311,7 +311,7 @@ static void handle_invalidate(struct cache *cache, int64_t version_id)
             integrity_entry(cache, integrity_key(version_id, (enum pack_coding)coding));
 
         if (entry != NULL)
-            invalidate(cache, entry);
+            invalidate_entry(cache, entry);
     }
 }
 
@@ -322,7 +322,7 @@ static void handle_clear(struct cache *cache)
 
         for (struct entry *entry = cache->chains[i]; entry != NULL; entry = next) {
             next = entry->next;
-            invalidate(cache, entry);
+            invalidate_entry(cache, entry);
         }
     }
 }
@@ -367,7 +367,7 @@ static bool is_waited_for(const struct entry *entry)
 }
 
 /* Cancel the hashes that have no waiters left. */
-static void sweep(struct cache *cache, struct tr_context *ctx)
+static void cancel_unwanted(struct cache *cache, struct tr_context *ctx)
 {
     cache->is_sweeping = false;
     for (uint32_t i = 0; i < cache->chain_count; i++) {
@@ -412,7 +412,7 @@ static void on_hasher_down(
         integrity_disown(entry);
         entry->state = COLD;
         if (++entry->tries < TRIES_MAX) {
-            enqueue(cache, entry);
+            enqueue_entry(cache, entry);
         } else {
             answer_all(entry, PACK_BUSY);
             integrity_forget(cache, entry);
@@ -426,7 +426,7 @@ static enum tr_next cache_event(void *state, struct tr_context *ctx, const struc
     if (event->kind == TR_EVENT_DOWN)
         on_hasher_down(state, ctx, event);
     else if (event->kind == TR_EVENT_TIMER)
-        sweep(state, ctx);
+        cancel_unwanted(state, ctx);
     return TR_GO;
 }
 
@@ -465,7 +465,7 @@ static int cache_reset(void *state, enum tr_why why)
     return 0;
 }
 
-static void message_drop(void *bytes)
+static void integrity_message_drop(void *bytes)
 {
     const struct integrity_message *message = bytes;
 
@@ -473,7 +473,7 @@ static void message_drop(void *bytes)
         hash_job_unref(message->u.job);
 }
 
-static const char *message_name(const void *bytes)
+static const char *integrity_message_name(const void *bytes)
 {
     static const char *const names[] = { "query", "insert", "invalidate", "clear" };
 
@@ -497,8 +497,8 @@ static const struct tr_type cache_type = {
     .event = cache_event,
     .finish = cache_finish,
     .reset = cache_reset,
-    .message_drop = message_drop,
-    .message_name = message_name,
+    .message_drop = integrity_message_drop,
+    .message_name = integrity_message_name,
     .show = cache_show,
 };
 
@@ -577,7 +577,8 @@ struct integrity_message integrity_query(int64_t key, const uint8_t sha256[32], 
     return message;
 }
 
-static int tell(const struct integrity *integrity, const struct integrity_message *message)
+static int integrity_tell(
+    const struct integrity *integrity, const struct integrity_message *message)
 {
     struct tr_send_options options = { .lane = TR_CONTROL };
 
@@ -586,11 +587,11 @@ static int tell(const struct integrity *integrity, const struct integrity_messag
 
 int integrity_invalidate(const struct integrity *integrity, int64_t version_id)
 {
-    return tell(
+    return integrity_tell(
         integrity, &(struct integrity_message){ .kind = INTEGRITY_INVALIDATE, .key = version_id });
 }
 
 int integrity_clear(const struct integrity *integrity)
 {
-    return tell(integrity, &(struct integrity_message){ .kind = INTEGRITY_CLEAR });
+    return integrity_tell(integrity, &(struct integrity_message){ .kind = INTEGRITY_CLEAR });
 }

@@ -29,7 +29,7 @@ struct view {
     struct pinned_file *slots[]; /* mask + 1 slots, at most half of them used */
 };
 
-static uint32_t mix(int64_t key)
+static uint32_t hash_key(int64_t key)
 {
     uint64_t x = (uint64_t)key * UINT64_C(0x9e3779b97f4a7c15);
 
@@ -54,7 +54,7 @@ const struct pinned_file *integrity_find(
 
     if (view == NULL)
         return NULL;
-    for (uint32_t i = mix(key) & view->mask; view->slots[i] != NULL; i = (i + 1) & view->mask)
+    for (uint32_t i = hash_key(key) & view->mask; view->slots[i] != NULL; i = (i + 1) & view->mask)
         if (view->slots[i]->key == key)
             return memcmp(view->slots[i]->sha256, sha256, 32) == 0 ? view->slots[i] : NULL;
     return NULL;
@@ -99,7 +99,7 @@ void integrity_publish(struct cache *cache)
     view->mask = size - 1;
     for (uint32_t i = 0; i < cache->chain_count; i++)
         for (const struct entry *entry = cache->chains[i]; entry != NULL; entry = entry->next) {
-            uint32_t at = mix(entry->key) & view->mask;
+            uint32_t at = hash_key(entry->key) & view->mask;
 
             if (entry->state != VERIFIED)
                 continue;
@@ -123,13 +123,13 @@ struct entry *integrity_entry(const struct cache *cache, int64_t key)
 
     if (cache->chain_count == 0)
         return NULL;
-    entry = cache->chains[mix(key) & (cache->chain_count - 1)];
+    entry = cache->chains[hash_key(key) & (cache->chain_count - 1)];
     while (entry != NULL && entry->key != key)
         entry = entry->next;
     return entry;
 }
 
-static int grow(struct cache *cache)
+static int grow_chains(struct cache *cache)
 {
     uint32_t count = cache->chain_count == 0 ? KEYS_MIN : cache->chain_count * 2;
     struct entry **chains;
@@ -142,7 +142,7 @@ static int grow(struct cache *cache)
     for (uint32_t i = 0; i < cache->chain_count; i++)
         while (cache->chains[i] != NULL) {
             struct entry *entry = cache->chains[i],
-                         **chain = &chains[mix(entry->key) & (count - 1)];
+                         **chain = &chains[hash_key(entry->key) & (count - 1)];
 
             cache->chains[i] = entry->next;
             entry->next = *chain;
@@ -160,13 +160,13 @@ struct entry *integrity_obtain(struct cache *cache, int64_t key)
 
     if (entry != NULL)
         return entry;
-    if (grow(cache) < 0)
+    if (grow_chains(cache) < 0)
         return NULL;
     entry = base_calloc(sizeof *entry);
     if (entry == NULL)
         return NULL;
     entry->key = key;
-    chain = &cache->chains[mix(key) & (cache->chain_count - 1)];
+    chain = &cache->chains[hash_key(key) & (cache->chain_count - 1)];
     entry->next = *chain;
     *chain = entry;
     cache->count++;
@@ -220,7 +220,7 @@ void integrity_entry_free(struct entry *entry)
 
 void integrity_forget(struct cache *cache, struct entry *entry)
 {
-    struct entry **link = &cache->chains[mix(entry->key) & (cache->chain_count - 1)];
+    struct entry **link = &cache->chains[hash_key(entry->key) & (cache->chain_count - 1)];
 
     tr_assert(entry->state == COLD);
     tr_assert(entry->waiter_count == 0);

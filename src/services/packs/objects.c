@@ -23,7 +23,7 @@ struct objects {
     int objects, incoming; /* folders */
 };
 
-static int code_of(int error)
+static int object_error(int error)
 {
     switch (error) {
     case ENOENT:
@@ -72,7 +72,7 @@ int file_open_beneath(int folder, const char *name, int flags, unsigned mode, in
         strcmp(name, "..") != 0)
         fd = openat(folder, name, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW, mode);
     if (fd < 0)
-        return code_of(errno);
+        return object_error(errno);
     *ret_fd = fd;
     return 0;
 }
@@ -85,7 +85,7 @@ bool object_name_is_valid(const char *name, size_t size)
     return name[size] == '\0';
 }
 
-static int64_t nanoseconds(const struct timespec *time)
+static int64_t time_ns(const struct timespec *time)
 {
     return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
 }
@@ -101,14 +101,14 @@ int file_identify(int fd, struct file_identity *ret_identity)
     struct stat status;
 
     if (fstat(fd, &status) != 0)
-        return code_of(errno);
+        return object_error(errno);
     if (!S_ISREG(status.st_mode))
         return TR_EACCES;
     *ret_identity = (struct file_identity){ .device = status.st_dev,
         .inode = status.st_ino,
         .size = (uint64_t)status.st_size,
-        .modified_ns = nanoseconds(&status.st_mtim),
-        .changed_ns = nanoseconds(&status.st_ctim) };
+        .modified_ns = time_ns(&status.st_mtim),
+        .changed_ns = time_ns(&status.st_ctim) };
     return 0;
 }
 
@@ -220,8 +220,8 @@ int objects_open_incoming(const struct objects *objects, const char *id, bool cr
 static int remove_name(int folder, const char *name)
 {
     if (unlinkat(folder, name, 0) != 0)
-        return code_of(errno);
-    return fsync(folder) == 0 ? 0 : code_of(errno);
+        return object_error(errno);
+    return fsync(folder) == 0 ? 0 : object_error(errno);
 }
 
 int objects_remove(const struct objects *objects, const char *sha256_hex)
@@ -246,7 +246,7 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
         !object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
     if (fsync(fd) != 0 || fchmod(fd, 0440) != 0)
-        return code_of(errno);
+        return object_error(errno);
     /* Do not replace an object: its readers would see other bytes. */
     if (renameat2(objects->incoming, id, objects->objects, sha256_hex, RENAME_NOREPLACE) != 0) {
         error = errno;
@@ -254,11 +254,11 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
             error = 0;
         if (error != 0) {
             (void)fchmod(fd, 0600);
-            return code_of(error);
+            return object_error(error);
         }
     }
     if (fsync(objects->objects) != 0 || fsync(objects->incoming) != 0)
-        return code_of(errno);
+        return object_error(errno);
     return 0;
 }
 
@@ -270,7 +270,7 @@ int folder_each(int folder, objects_each_fn each, void *data)
     int rc = 0;
 
     if (names == NULL) {
-        rc = code_of(errno);
+        rc = object_error(errno);
         if (copy >= 0)
             close(copy);
         return rc;
@@ -283,10 +283,10 @@ int folder_each(int folder, objects_each_fn each, void *data)
         if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0)
             rc = each(data, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
         else if (errno != ENOENT) /* else the file has just been removed */
-            rc = code_of(errno);
+            rc = object_error(errno);
     }
     if (rc >= 0)
-        rc = entry == NULL && errno != 0 ? code_of(errno) : 0;
+        rc = entry == NULL && errno != 0 ? object_error(errno) : 0;
     closedir(names);
     return rc;
 }
@@ -299,7 +299,7 @@ int objects_each_incoming(const struct objects *objects, objects_each_fn each, v
 /* ---- the folders ---------------------------------------------------------------------------- */
 
 /* Create the folder if it is missing. Returns -1 with errno. */
-static int open_folder(int parent, const char *name)
+static int create_folder(int parent, const char *name)
 {
     if (mkdirat(parent, name, 0750) != 0 && errno != EEXIST)
         return -1;
@@ -309,11 +309,11 @@ static int open_folder(int parent, const char *name)
 static int open_folders(struct objects *objects, const char *data_path)
 {
     int data = open(data_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int packs = data < 0 ? -1 : open_folder(data, "packs");
+    int packs = data < 0 ? -1 : create_folder(data, "packs");
     int error;
 
-    objects->objects = packs < 0 ? -1 : open_folder(packs, "objects");
-    objects->incoming = objects->objects < 0 ? -1 : open_folder(packs, "incoming");
+    objects->objects = packs < 0 ? -1 : create_folder(packs, "objects");
+    objects->incoming = objects->objects < 0 ? -1 : create_folder(packs, "incoming");
     error = objects->incoming < 0 ? errno : 0;
     if (packs >= 0)
         close(packs);
@@ -335,7 +335,7 @@ int objects_open(const char *data_path, char *why, size_t why_size, struct objec
         (void)snprintf(
             why, why_size, "The folder %s/packs cannot be opened: %s.", data_path, strerror(error));
         objects_close(&objects);
-        return code_of(error);
+        return object_error(error);
     }
     *ret_objects = objects;
     return 0;

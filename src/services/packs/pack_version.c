@@ -64,7 +64,7 @@ static struct span take_until(struct span *rest, const char *ends)
     return taken;
 }
 
-static bool skip(struct span *rest, char c)
+static bool skip_char(struct span *rest, char c)
 {
     if (rest->size == 0 || rest->at[0] != c)
         return false;
@@ -85,25 +85,25 @@ static bool is_pre(struct span pre)
             return false;
         if (pre.size == 1)
             return false; /* a dot at the end */
-    } while (skip(&pre, '.'));
+    } while (skip_char(&pre, '.'));
     return true;
 }
 
-static bool parse(struct span text, struct semver *ret_version)
+static bool parse_semver(struct span text, struct semver *ret_version)
 {
     *ret_version = (struct semver){ .pre = { "", 0 } };
-    if (!skip(&text, 'v'))
-        (void)skip(&text, 'V');
+    if (!skip_char(&text, 'v'))
+        (void)skip_char(&text, 'V');
     for (int i = 0; i < 3; i++) {
         struct span number = take_until(&text, i < 2 ? "." : "-+");
 
         if (!is_number(number) || (number.size > 1 && number.at[0] == '0'))
             return false;
-        if (i < 2 && !skip(&text, '.'))
+        if (i < 2 && !skip_char(&text, '.'))
             return false;
         ret_version->numbers[i] = number;
     }
-    if (skip(&text, '-')) {
+    if (skip_char(&text, '-')) {
         ret_version->pre = take_until(&text, "+");
         if (!is_pre(ret_version->pre))
             return false;
@@ -141,8 +141,8 @@ static int compare_pre(struct span a, struct span b)
         order = left_counts ? compare_numbers(left, right) : compare_bytes(left, right);
         if (order != 0)
             return order;
-        (void)skip(&a, '.');
-        (void)skip(&b, '.');
+        (void)skip_char(&a, '.');
+        (void)skip_char(&b, '.');
     }
     return (a.size > 0) - (b.size > 0);
 }
@@ -162,7 +162,7 @@ int pack_version_compare(struct span a, struct span b)
 {
     struct semver left, right;
 
-    if (parse(a, &left) && parse(b, &right))
+    if (parse_semver(a, &left) && parse_semver(b, &right))
         return compare_semver(&left, &right);
     return compare_bytes(a, b);
 }
@@ -170,7 +170,7 @@ int pack_version_compare(struct span a, struct span b)
 int pack_version_order(struct span a, struct span b)
 {
     struct semver left, right;
-    bool is_left = parse(a, &left), is_right = parse(b, &right);
+    bool is_left = parse_semver(a, &left), is_right = parse_semver(b, &right);
     int order = is_left != is_right ? is_left - is_right : pack_version_compare(a, b);
 
     return order != 0 ? order : compare_bytes(a, b);

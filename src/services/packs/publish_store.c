@@ -149,7 +149,8 @@ static bool plan_signature(struct edit *edit, const struct pack *pack,
     return edit->status == 0;
 }
 
-static void plan_publish(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+static void plan_publish_version(
+    struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
     const struct pack *pack = edit_pack(edit, view);
     const struct pack_version *version = pack == NULL ? NULL : edit_version(edit, pack);
@@ -181,7 +182,7 @@ static void plan_publish(struct edit *edit, const struct packs_view *view, struc
 const struct edit_kind publish_version_edit = { .action = "publish_version",
     .params = publish_params,
     .read = read_publish,
-    .plan = plan_publish,
+    .plan = plan_publish_version,
     .answer = edit_answer_pack,
     .explain = explain_conflict };
 

@@ -25,7 +25,8 @@ struct findings {
     uint32_t count;
 };
 
-static void tell(struct findings *findings, enum release_failure failure, struct span subject)
+static void report_failure(
+    struct findings *findings, enum release_failure failure, struct span subject)
 {
     findings->count++;
     if (findings->told != NULL)
@@ -48,7 +49,7 @@ static void look_for_roles(struct findings *findings, const struct release *rele
         struct span role = { at, strcspn(at, ",") };
 
         if (!has_role(release, role))
-            tell(findings, RELEASE_MISSING_ROLE, role);
+            report_failure(findings, RELEASE_MISSING_ROLE, role);
         at += role.size;
         at += *at == ',';
     }
@@ -60,15 +61,15 @@ uint32_t release_validate(const struct release *release, release_failure_fn told
 
     tr_assert(release->artifact_count <= CATALOGUE_ARTIFACTS_MAX);
     if (release->artifact_count == 0)
-        tell(&findings, RELEASE_NO_ARTIFACTS, (struct span){ NULL, 0 });
+        report_failure(&findings, RELEASE_NO_ARTIFACTS, (struct span){ NULL, 0 });
     look_for_roles(&findings, release);
     for (uint32_t i = 0; i < release->artifact_count; i++) {
         const struct pack *pack = release->artifacts[i].pack;
 
         if (release_choice(&release->artifacts[i]) == NULL)
-            tell(&findings, RELEASE_NOT_PUBLISHED, span_of(pack->name));
+            report_failure(&findings, RELEASE_NOT_PUBLISHED, span_of(pack->name));
         else if (pack->title[0] == '\0')
-            tell(&findings, RELEASE_METADATA_MISSING, span_of(pack->name));
+            report_failure(&findings, RELEASE_METADATA_MISSING, span_of(pack->name));
     }
     return findings.count;
 }

@@ -262,7 +262,8 @@ static void add_pin(
         VALUE_INT(version->size));
 }
 
-static void plan_publish(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+static void plan_publish_release(
+    struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
     const struct release *release = find_draft(edit, view);
 
@@ -280,7 +281,7 @@ static void plan_publish(struct edit *edit, const struct packs_view *view, struc
 }
 
 const struct edit_kind publish_release_edit = {
-    .action = "publish_release", .plan = plan_publish, .answer = answer_release
+    .action = "publish_release", .plan = plan_publish_release, .answer = answer_release
 };
 
 /* ---- deprecate ------------------------------------------------------------------------------ */

@@ -107,7 +107,7 @@ static bool find_and_give_back(struct transfers *transfers, uint64_t name)
     return false;
 }
 
-static void give_back(struct transfers *transfers, uint64_t name)
+static void give_lease_back(struct transfers *transfers, uint64_t name)
 {
     uint32_t looks = 0;
 
@@ -157,13 +157,13 @@ static enum taken take_once(struct transfers *transfers, uint64_t name, uint32_t
     for (uint32_t i = 0; i < WINDOW; i++)
         if (i != free_step &&
             is_of(atomic_load_explicit(word_at(transfers, name, i), memory_order_seq_cst), name)) {
-            give_back(transfers, name); /* ours, or an equal one */
+            give_lease_back(transfers, name); /* ours, or an equal one */
             return TAKEN_AGAIN;
         }
     return TAKEN;
 }
 
-static enum taken take(struct transfers *transfers, uint64_t name, uint32_t limit)
+static enum taken take_lease(struct transfers *transfers, uint64_t name, uint32_t limit)
 {
     enum taken taken;
 
@@ -192,7 +192,7 @@ static void transfer_unref(struct transfer *transfer)
         base_free(transfer);
 }
 
-static bool tell(struct transfer *transfer, int kind)
+static bool transfer_tell(struct transfer *transfer, int kind)
 {
     struct transfer_message message = { .transfer = transfer };
     struct tr_send_options options = { .lane = TR_CONTROL };
@@ -205,13 +205,14 @@ static bool tell(struct transfer *transfer, int kind)
     return false;
 }
 
-static void copy_text(char *to, size_t size, struct span text)
+static void transfer_copy_text(char *to, size_t size, struct span text)
 {
     (void)snprintf(to, size, "%.*s", (int)(text.size < size ? text.size : size - 1),
         text.at == NULL ? "" : text.at);
 }
 
-static enum transfer_refusal refuse(enum taken taken, int metric, enum transfer_refusal refusal)
+static enum transfer_refusal refuse_lease(
+    enum taken taken, int metric, enum transfer_refusal refusal)
 {
     if (taken == TAKEN_NO_ROOM) {
         metric_add(&metrics[REFUSED_TABLE], 1);
@@ -231,19 +232,19 @@ static enum transfer_refusal take_leases(
     if (transfers->limits.per_address != 0) {
         uint64_t name = name_of(transfers, 'a', facts->address_key);
 
-        taken = take(transfers, name, transfers->limits.per_address);
+        taken = take_lease(transfers, name, transfers->limits.per_address);
         if (taken != TAKEN)
-            return refuse(taken, REFUSED_ADDRESS, TRANSFER_ADDRESS);
+            return refuse_lease(taken, REFUSED_ADDRESS, TRANSFER_ADDRESS);
         transfer->address_name = name;
     }
     if (transfers->limits.per_user != 0 && facts->user.at != NULL) {
         uint64_t name = name_of(transfers, 'u', facts->user);
 
-        taken = take(transfers, name, transfers->limits.per_user);
+        taken = take_lease(transfers, name, transfers->limits.per_user);
         if (taken != TAKEN) {
             if (transfer->address_name != 0)
-                give_back(transfers, transfer->address_name);
-            return refuse(taken, REFUSED_USER, TRANSFER_USER);
+                give_lease_back(transfers, transfer->address_name);
+            return refuse_lease(taken, REFUSED_USER, TRANSFER_USER);
         }
         transfer->user_name = name;
     }
@@ -271,10 +272,10 @@ enum transfer_refusal transfer_start(
         .began_ns = facts->now_ns,
         .size = facts->size,
     };
-    copy_text(transfer->info.pack, sizeof transfer->info.pack, facts->pack);
-    copy_text(transfer->info.version, sizeof transfer->info.version, facts->version);
-    copy_text(transfer->info.user, sizeof transfer->info.user, facts->user);
-    copy_text(transfer->info.address, sizeof transfer->info.address, facts->address);
+    transfer_copy_text(transfer->info.pack, sizeof transfer->info.pack, facts->pack);
+    transfer_copy_text(transfer->info.version, sizeof transfer->info.version, facts->version);
+    transfer_copy_text(transfer->info.user, sizeof transfer->info.user, facts->user);
+    transfer_copy_text(transfer->info.address, sizeof transfer->info.address, facts->address);
     metric_add(&metrics[IN_FLIGHT], 1);
     *ret_flight = transfer;
     return TRANSFER_OK;
@@ -285,7 +286,7 @@ bool transfer_progress(struct transfer *transfer, uint64_t sent, bool is_waiting
     atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
     /* If the message cannot be sent, the transfer continues without being listed. */
     if (is_waiting && !transfer->is_listed)
-        transfer->is_listed = tell(transfer, TRANSFER_STARTED);
+        transfer->is_listed = transfer_tell(transfer, TRANSFER_STARTED);
     return !atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
 }
 
@@ -302,11 +303,11 @@ void transfer_stop(struct transfer *transfer, uint64_t sent)
     else
         metric_add(&metrics[CUT], 1);
     if (transfer->address_name != 0)
-        give_back(transfers, transfer->address_name);
+        give_lease_back(transfers, transfer->address_name);
     if (transfer->user_name != 0)
-        give_back(transfers, transfer->user_name);
+        give_lease_back(transfers, transfer->user_name);
     if (transfer->is_listed)
-        (void)tell(transfer, TRANSFER_ENDED);
+        (void)transfer_tell(transfer, TRANSFER_ENDED);
     transfer_unref(transfer);
 }
 
@@ -421,7 +422,7 @@ static int list_reset(void *state, enum tr_why why)
     return 0;
 }
 
-static void message_drop(void *bytes)
+static void transfer_message_drop(void *bytes)
 {
     const struct transfer_message *message = bytes;
 
@@ -429,7 +430,7 @@ static void message_drop(void *bytes)
         transfer_unref(message->transfer);
 }
 
-static const char *message_name(const void *bytes)
+static const char *transfer_message_name(const void *bytes)
 {
     static const char *const names[] = { "begin", "end", "list", "cancel" };
 
@@ -449,8 +450,8 @@ static const struct tr_type list_type = {
     .handle = list_handle,
     .finish = list_finish,
     .reset = list_reset,
-    .message_drop = message_drop,
-    .message_name = message_name,
+    .message_drop = transfer_message_drop,
+    .message_name = transfer_message_name,
     .show = list_show,
 };
 

@@ -163,7 +163,7 @@ static uint64_t announced_bytes(const struct uploads *uploads)
 /* ---- answers -------------------------------------------------------------------------------- */
 
 /* Answer the job and drop the actor's reference. */
-static void answer(struct upload_job *job, const struct upload *upload)
+static void upload_answer(struct upload_job *job, const struct upload *upload)
 {
     tr_reply_handle reply;
 
@@ -194,12 +194,12 @@ static void end_step(struct uploads *uploads, struct tr_context *ctx, struct upl
     upload->is_busy = upload->is_leaving = false;
     upload->job = upload->waiting = NULL;
     upload->tag = 0;
-    answer(job, upload);
+    upload_answer(job, upload);
     if (waiting != NULL)
         begin_write(uploads, ctx, upload, waiting);
 }
 
-static void forget(struct uploads *uploads, struct upload *upload)
+static void forget_upload(struct uploads *uploads, struct upload *upload)
 {
     struct upload **link = &uploads->first;
 
@@ -210,7 +210,7 @@ static void forget(struct uploads *uploads, struct upload *upload)
     }
     *link = upload->next;
     uploads->count--;
-    answer(upload->job, upload);
+    upload_answer(upload->job, upload);
     if (upload->waiting != NULL)
         upload_job_unref(upload->waiting);
     upload->job = upload->waiting = NULL;
@@ -263,7 +263,7 @@ static void free_work(void *argument)
 }
 
 /* Start work on the pool; its end is a TR_EVENT_WORK. */
-static int offload(
+static int start_work(
     struct tr_context *ctx, struct upload *upload, enum work_kind kind, bool and_object)
 {
     struct work *work = base_calloc(sizeof *work);
@@ -294,7 +294,7 @@ static uint32_t next_tag(struct uploads *uploads)
 }
 
 /* Takes the unit. */
-static int submit(
+static int submit_unit(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct sql_unit *unit)
 {
     struct sql_submit_options options = { .tag = next_tag(uploads) };
@@ -339,7 +339,7 @@ static bool is_wanted(const struct uploads *uploads, const struct upload *upload
  * the step answers its job. */
 static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
 {
-    int rc = submit(uploads, ctx, upload, upload_delete_unit(span_of(upload->file.id)));
+    int rc = submit_unit(uploads, ctx, upload, upload_delete_unit(span_of(upload->file.id)));
 
     upload->is_busy = upload->is_leaving = true;
     if (rc != 0) {
@@ -351,8 +351,8 @@ static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struc
 static void remove_file(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
 {
     upload->is_taking_object = !is_wanted(uploads, upload);
-    if (offload(ctx, upload, WORK_REMOVE, upload->is_taking_object) != 0)
-        forget(uploads, upload); /* the next start removes the file */
+    if (start_work(ctx, upload, WORK_REMOVE, upload->is_taking_object) != 0)
+        forget_upload(uploads, upload); /* the next start removes the file */
 }
 
 /* ---- creating ------------------------------------------------------------------------------- */
@@ -388,7 +388,7 @@ static void handle_create(struct uploads *uploads, struct tr_context *ctx, struc
     if (upload != NULL || !has_room(uploads, job)) {
         if (upload != NULL && (!upload->is_made || upload->is_leaving))
             set_busy_error(job);
-        answer(job, job->status == 0 ? upload : NULL);
+        upload_answer(job, job->status == 0 ? upload : NULL);
         return;
     }
     crypto_random_fill(random, sizeof random);
@@ -396,7 +396,7 @@ static void handle_create(struct uploads *uploads, struct tr_context *ctx, struc
     upload = upload_new(uploads->site, id, &job->facts);
     if (upload == NULL) {
         set_failure(job, TR_ENOMEM);
-        answer(job, NULL);
+        upload_answer(job, NULL);
         return;
     }
     job->is_new = true;
@@ -404,10 +404,10 @@ static void handle_create(struct uploads *uploads, struct tr_context *ctx, struc
     upload->is_busy = true;
     upload->job = job;
     uploads_enlist(uploads, upload);
-    rc = offload(ctx, upload, WORK_CREATE, false);
+    rc = start_work(ctx, upload, WORK_CREATE, false);
     if (rc != 0) {
         set_failure(job, rc);
-        forget(uploads, upload);
+        forget_upload(uploads, upload);
     }
 }
 
@@ -415,7 +415,7 @@ static void on_created(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
 {
     if (rc == 0)
-        rc = submit(uploads, ctx, upload,
+        rc = submit_unit(uploads, ctx, upload,
             upload_insert_unit(upload->file.id, &upload->facts, packs_now_ms(uploads->packs)));
     if (rc == 0)
         return;
@@ -445,7 +445,7 @@ static void handle_claim(struct tr_context *ctx, struct upload *upload, struct u
         upload->claim = job->claim;
         upload->claim_ns = tr_now_ns(ctx);
     }
-    answer(job, upload);
+    upload_answer(job, upload);
 }
 
 /* Takes the job. */
@@ -461,18 +461,18 @@ static void begin_write(
         set_error(job, 409, "UploadOffsetMismatch",
             "The server has another number of bytes; continue at the Upload-Offset of this "
             "answer.");
-        answer(job, upload);
+        upload_answer(job, upload);
         return;
     }
     if (job->bytes.size > upload->facts.size - upload->offset) {
         set_too_large(job);
-        answer(job, upload);
+        upload_answer(job, upload);
         return;
     }
     upload->is_busy = true;
     upload->job = job;
     upload->claim_ns = tr_now_ns(ctx);
-    rc = offload(ctx, upload, WORK_WRITE, false);
+    rc = start_work(ctx, upload, WORK_WRITE, false);
     if (rc != 0) {
         set_failure(job, rc);
         end_step(uploads, ctx, upload);
@@ -484,7 +484,7 @@ static void handle_write(
 {
     if (upload->claim == 0 || upload->claim != job->claim || upload->is_busy) {
         set_busy_error(job);
-        answer(job, upload);
+        upload_answer(job, upload);
     } else {
         begin_write(uploads, ctx, upload, job);
     }
@@ -500,14 +500,14 @@ static void handle_release(
     if (is_holder)
         upload->claim = 0;
     if (!is_holder || job->bytes.size == 0 || (upload->is_busy && upload->waiting != NULL))
-        answer(job, upload);
+        upload_answer(job, upload);
     else if (upload->is_busy)
         upload->waiting = job;
     else
         begin_write(uploads, ctx, upload, job);
 }
 
-static void on_written(
+static void on_piece_written(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
 {
     if (rc == 0) {
@@ -548,19 +548,19 @@ static void handle_finish(
 
     if (is_claimed(upload, ctx)) {
         set_busy_error(job);
-        answer(job, upload);
+        upload_answer(job, upload);
     } else if (upload->offset != upload->facts.size) {
         set_error(job, 409, "UploadIncomplete",
             "Bytes are missing; continue at the Upload-Offset of this answer.");
-        answer(job, upload);
+        upload_answer(job, upload);
     } else if (is_being_taken(uploads, upload)) {
         set_error(job, 409, "UploadBusy",
             "Another upload of the same bytes is being removed; try again in some seconds.");
-        answer(job, upload);
+        upload_answer(job, upload);
     } else {
         upload->is_busy = true;
         upload->job = job;
-        rc = offload(ctx, upload, WORK_SEAL, false);
+        rc = start_work(ctx, upload, WORK_SEAL, false);
         if (rc != 0) {
             set_failure(job, rc);
             end_step(uploads, ctx, upload);
@@ -605,7 +605,7 @@ static void on_changed(
 
     tr_assert(edit != NULL);
     if (status == 0 && edit->status >= 200 && edit->status < 300) {
-        forget(uploads, upload); /* the unit deleted the row */
+        forget_upload(uploads, upload); /* the unit deleted the row */
     } else if (status == 0 && edit->status >= 400 && edit->status < 500) {
         begin_removal(uploads, ctx, upload); /* it can never be finished */
     } else {
@@ -620,14 +620,14 @@ static void handle_delete(
 {
     if (is_claimed(upload, ctx)) {
         set_busy_error(job);
-        answer(job, upload);
+        upload_answer(job, upload);
         return;
     }
     upload->job = job;
     begin_removal(uploads, ctx, upload);
 }
 
-static void sweep(struct uploads *uploads, struct tr_context *ctx)
+static void remove_abandoned(struct uploads *uploads, struct tr_context *ctx)
 {
     int64_t oldest_ms = packs_now_ms(uploads->packs) - INT64_C(1000) * UPLOAD_KEPT_S;
     struct upload *next;
@@ -687,17 +687,17 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
         return TR_GO;
     }
     if (job->action == UPLOAD_SWEEP) {
-        sweep(uploads, ctx);
-        answer(job, NULL);
+        remove_abandoned(uploads, ctx);
+        upload_answer(job, NULL);
         return TR_GO;
     }
     upload = uploads_find(uploads, job->id);
     if (upload == NULL || !upload->is_made) {
         set_error(job, 404, "UploadNotFound",
             "There is no upload with this id; it was finished, removed, or never started.");
-        answer(job, NULL);
+        upload_answer(job, NULL);
     } else if (job->action == UPLOAD_LOOK) {
-        answer(job, upload);
+        upload_answer(job, upload);
     } else if (job->action == UPLOAD_CLAIM) {
         handle_claim(ctx, upload, job);
     } else if (job->action == UPLOAD_WRITE) {
@@ -723,11 +723,11 @@ static void on_work(struct uploads *uploads, struct tr_context *ctx, const struc
     if (kind == WORK_CREATE)
         on_created(uploads, ctx, upload, event->status);
     else if (kind == WORK_WRITE)
-        on_written(uploads, ctx, upload, event->status);
+        on_piece_written(uploads, ctx, upload, event->status);
     else if (kind == WORK_SEAL)
         on_sealed(uploads, ctx, upload, event->status);
     else
-        forget(uploads, upload);
+        forget_upload(uploads, upload);
 }
 
 /* The row was inserted or deleted, or the unit failed. */
@@ -756,7 +756,7 @@ static enum tr_next uploads_event(void *self, struct tr_context *ctx, const stru
     } else if (event->kind == TR_EVENT_TIMER && event->tag == TAG_RECOVER) {
         recover(uploads, ctx);
     } else if (event->kind == TR_EVENT_TIMER) {
-        sweep(uploads, ctx);
+        remove_abandoned(uploads, ctx);
     } else if (event->kind == TR_EVENT_REPLY) {
         unit = sql_take(&uploads->sql, event);
         while (upload != NULL && upload->tag != event->tag)

@@ -114,7 +114,8 @@ static bool read_id(struct http_request *request, char ret_id[UPLOAD_ID_CHARS + 
 }
 
 /* Take back the job that the request asked the actor for. Returns NULL after answering a failure. */
-static struct upload_job *take_job(struct http_request *request, const struct tr_event *event)
+static struct upload_job *take_upload_job(
+    struct http_request *request, const struct tr_event *event)
 {
     struct packs_request *asked = packs_request_of(request);
     struct upload_job *job = asked->data;
@@ -164,7 +165,7 @@ static struct upload_job *job_of_path(
 
 static void on_upload(struct http_request *request, const struct tr_event *event)
 {
-    struct upload_job *job = take_job(request, event);
+    struct upload_job *job = take_upload_job(request, event);
 
     if (job == NULL)
         return;
@@ -182,7 +183,7 @@ void api_get_upload(struct http_request *request, void *state)
 
 static void on_deleted(struct http_request *request, const struct tr_event *event)
 {
-    struct upload_job *job = take_job(request, event);
+    struct upload_job *job = take_upload_job(request, event);
 
     if (job == NULL)
         return;
@@ -200,7 +201,7 @@ void api_delete_upload(struct http_request *request, void *state)
 
 static void on_finished(struct http_request *request, const struct tr_event *event)
 {
-    struct upload_job *job = take_job(request, event);
+    struct upload_job *job = take_upload_job(request, event);
     struct edit *edit;
 
     if (job == NULL)

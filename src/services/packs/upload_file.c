@@ -32,7 +32,7 @@ void upload_file_close(struct upload_file *file)
     file->hashed = 0;
 }
 
-static int code_of(int error)
+static int upload_error(int error)
 {
     if (error == ENOSPC || error == EDQUOT || error == EFBIG)
         return TR_ENOSPC;
@@ -100,7 +100,7 @@ static int write_all(int fd, const char *bytes, size_t size, uint64_t at)
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0)
-            return done == 0 ? TR_EIO : code_of(errno);
+            return done == 0 ? TR_EIO : upload_error(errno);
         bytes += done;
         size -= (size_t)done;
         at += (uint64_t)done;
@@ -129,7 +129,7 @@ int upload_file_write(struct upload_file *file, const char *bytes, size_t size)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void to_hex(const uint8_t sha256[32], char ret_hex[OBJECT_NAME_CHARS + 1])
+static void upload_hex(const uint8_t sha256[32], char ret_hex[OBJECT_NAME_CHARS + 1])
 {
     ret_hex[crypto_hex_encode(sha256, 32, ret_hex)] = '\0';
 }
@@ -150,7 +150,7 @@ static int seal_object(const struct objects *objects, const struct upload_facts 
     char name[OBJECT_NAME_CHARS + 1];
     int fd, rc;
 
-    to_hex(facts->sha256, name);
+    upload_hex(facts->sha256, name);
     rc = objects_open_verified(objects, name, facts->size, &fd);
     if (rc != 0)
         return rc;
@@ -178,7 +178,7 @@ int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
     rc = check_variant(file->fd, facts);
     if (rc != 0)
         return rc;
-    to_hex(facts->sha256, name);
+    upload_hex(facts->sha256, name);
     /* Leave an intact object alone, because downloads may read it. A damaged one is never served, so
      * remove it and let the upload take its place. */
     rc = objects_open_verified(file->objects, name, facts->size, &object);

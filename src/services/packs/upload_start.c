@@ -9,7 +9,7 @@
 #include "support/log.h"
 
 /* Find out how many bytes have arrived. Returns TR_ENOENT for an upload that cannot be finished. */
-static int look(struct uploads *uploads, struct upload *upload)
+static int look_at_file(struct uploads *uploads, struct upload *upload)
 {
     char name[OBJECT_NAME_CHARS + 1];
     struct file_identity identity;
@@ -50,7 +50,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
         upload = upload_new(uploads->site, id, &facts);
         if (upload == NULL)
             return TR_ENOMEM;
-        rc = look(uploads, upload);
+        rc = look_at_file(uploads, upload);
         if (rc == 0) {
             upload->is_made = true;
             uploads_enlist(uploads, upload);
@@ -77,7 +77,7 @@ static int remove_unknown(void *data, const char *name, uint64_t size)
     return 0;
 }
 
-static int load(struct uploads *uploads)
+static int load_uploads(struct uploads *uploads)
 {
     struct sql_unit *unit = upload_select_unit();
     int rc;
@@ -104,7 +104,7 @@ int uploads_start(struct packs *packs, char *why, size_t why_size)
     atomic_init(&uploads.site->holders, 1);
     rc = objects_open(packs->data_path, why, why_size, &uploads.site->objects);
     if (rc == 0)
-        rc = load(&uploads);
+        rc = load_uploads(&uploads);
     if (rc == 0)
         rc = tr_spawn(packs->system, &uploads_type, &uploads,
             &(struct tr_spawn_options){ .name = "packs uploads",

@@ -24,7 +24,7 @@ struct unpacking {
 };
 
 /* Read the next bytes; *ret_size is 0 at the end of the file. Returns TR_EIO. */
-static int fill(struct unpacking *unpacking, size_t *ret_size)
+static int read_input(struct unpacking *unpacking, size_t *ret_size)
 {
     ssize_t got;
 
@@ -38,7 +38,7 @@ static int fill(struct unpacking *unpacking, size_t *ret_size)
     return 0;
 }
 
-static int take(struct unpacking *unpacking, size_t size)
+static int take_output(struct unpacking *unpacking, size_t size)
 {
     tr_assert(unpacking->made <= unpacking->size);
     if (size > unpacking->size - unpacking->made)
@@ -66,7 +66,7 @@ static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t si
             return TR_ENOMEM;
         if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
             return TR_EPROTO;
-        rc = take(unpacking, OUT_BYTES - stream->avail_out);
+        rc = take_output(unpacking, OUT_BYTES - stream->avail_out);
         if (rc != 0)
             return rc;
         unpacking->is_ended = code == Z_STREAM_END;
@@ -74,7 +74,7 @@ static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t si
     return 0;
 }
 
-static int gunzip(struct unpacking *unpacking)
+static int decode_gzip(struct unpacking *unpacking)
 {
     z_stream stream = { 0 };
     size_t size = 0;
@@ -83,7 +83,7 @@ static int gunzip(struct unpacking *unpacking)
     if (inflateInit2(&stream, GZIP_ONLY) != Z_OK)
         return TR_ENOMEM;
     for (;;) {
-        rc = fill(unpacking, &size);
+        rc = read_input(unpacking, &size);
         if (rc != 0 || size == 0)
             break;
         rc = gunzip_piece(unpacking, &stream, size);
@@ -111,7 +111,7 @@ static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t 
         left = ZSTD_decompressStream(context, &out, &in);
         if (ZSTD_isError(left))
             return TR_EPROTO;
-        rc = take(unpacking, out.pos);
+        rc = take_output(unpacking, out.pos);
         if (rc != 0)
             return rc;
         unpacking->is_ended = left == 0;
@@ -119,7 +119,7 @@ static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t 
     return 0;
 }
 
-static int unzstd(struct unpacking *unpacking)
+static int decode_zstd(struct unpacking *unpacking)
 {
     ZSTD_DCtx *context = ZSTD_createDCtx();
     size_t size = 0;
@@ -130,7 +130,7 @@ static int unzstd(struct unpacking *unpacking)
     if (ZSTD_isError(ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
         rc = TR_EUNSUPPORTED;
     while (rc == 0) {
-        rc = fill(unpacking, &size);
+        rc = read_input(unpacking, &size);
         if (rc != 0 || size == 0)
             break;
         rc = unzstd_piece(unpacking, context, size);
@@ -157,7 +157,7 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
     unpacking->size = size;
     rc = crypto_sha256_stream_init(&unpacking->hash);
     if (rc == 0) {
-        rc = encoding == UPLOAD_GZIP ? gunzip(unpacking) : unzstd(unpacking);
+        rc = encoding == UPLOAD_GZIP ? decode_gzip(unpacking) : decode_zstd(unpacking);
         crypto_sha256_stream_digest(&unpacking->hash, digest);
         if (rc == 0 && (!unpacking->is_ended || unpacking->made != size ||
                            !crypto_equal(digest, sha256, sizeof digest)))

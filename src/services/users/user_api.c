@@ -40,7 +40,7 @@ static void ask_user(
 }
 
 /* Take back the job if it succeeded. Returns NULL after answering. */
-static struct user_job *take_job(struct http_request *request, const struct tr_event *event)
+static struct user_job *take_user_job(struct http_request *request, const struct tr_event *event)
 {
     struct user_job *job = http_data(request);
     int error = event->status < 0 ? event->status : job->status;
@@ -91,7 +91,7 @@ static enum push_result result_of(const struct user_job *job, const struct user_
 
 static void on_pushed(struct http_request *request, const struct tr_event *event)
 {
-    const struct user_job *job = take_job(request, event);
+    const struct user_job *job = take_user_job(request, event);
     struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
     int64_t counts[3] = { 0 };
@@ -193,7 +193,7 @@ static void put_changes(struct json_writer *writer, const struct sql_unit *unit)
 
 static void on_pulled(struct http_request *request, const struct tr_event *event)
 {
-    const struct user_job *job = take_job(request, event);
+    const struct user_job *job = take_user_job(request, event);
     struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
     int64_t next, last;
@@ -293,7 +293,7 @@ static const struct rest_column device_columns[] = {
 
 static void on_conflicts(struct http_request *request, const struct tr_event *event)
 {
-    const struct user_job *job = take_job(request, event);
+    const struct user_job *job = take_user_job(request, event);
     struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
 
@@ -308,7 +308,7 @@ static void on_conflicts(struct http_request *request, const struct tr_event *ev
 static void on_status(struct http_request *request, const struct tr_event *event)
 {
     enum { SEQ_STEP, KINDS_STEP, DEVICES_STEP, CONFLICTS_STEP };
-    const struct user_job *job = take_job(request, event);
+    const struct user_job *job = take_user_job(request, event);
     struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
 

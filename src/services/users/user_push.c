@@ -53,7 +53,7 @@ static bool is_about_row(enum user_kind kind, struct span key)
 }
 
 /* Append a text. user_push_read has reserved room for all texts, so the buffer never moves. */
-static struct span copy_text(struct user_job *job, struct span text)
+static struct span push_copy_text(struct user_job *job, struct span text)
 {
     const char *at = job->texts.bytes + job->texts.size;
 
@@ -72,7 +72,7 @@ static struct span read_name(struct user_job *job, struct json_expect *expect, c
     struct rest_value values[REST_PARAMS_MAX];
 
     rest_read_members(expect, params, values);
-    return copy_text(job, values[0].text);
+    return push_copy_text(job, values[0].text);
 }
 
 static struct span write_body(
@@ -134,7 +134,7 @@ static size_t count_rows(struct json_expect *changes)
     return count;
 }
 
-static void read_rows(struct user_job *job, struct json_expect *changes, int64_t now_ms)
+static void push_read_rows(struct user_job *job, struct json_expect *changes, int64_t now_ms)
 {
     for (int kind = 0; kind < USER_KINDS; kind++) {
         const char *list = user_lists[kind];
@@ -177,13 +177,13 @@ int user_push_read(struct user_job *job, struct json_expect *body, size_t body_s
     if (job->changes == NULL)
         return TR_ENOMEM;
     rest_read_members(body, push_params, values);
-    job->device = copy_text(job, values[DEVICE].text);
-    job->os = copy_text(job, values[OS].text);
-    job->model = copy_text(job, values[MODEL].text);
-    job->app_version = copy_text(job, values[APP_VERSION].text);
+    job->device = push_copy_text(job, values[DEVICE].text);
+    job->os = push_copy_text(job, values[OS].text);
+    job->model = push_copy_text(job, values[MODEL].text);
+    job->app_version = push_copy_text(job, values[APP_VERSION].text);
     job->known_seq = values[SINCE].number;
     if (!body->failed)
-        read_rows(job, &changes, now_ms);
+        push_read_rows(job, &changes, now_ms);
     tr_assert(job->texts.bytes == bytes);
     tr_assert(job->change_count <= count);
     return body->failed ? TR_EINVAL : 0;

@@ -43,7 +43,7 @@
 #define SITE_BACKEND NULL
 #endif
 
-/* Who asks, and at which listener. */
+/* The caller, and the listener that it uses. */
 enum who {
     ANYONE,    /* public, without a token */
     USER,      /* public, a session */
@@ -416,7 +416,7 @@ static inline void site_write_object(const struct site *site, const char *bytes)
         site_write_file(path, bytes);
 }
 
-/* What the end of an upload does: the change through the catalogue's actor. Its status. */
+/* Make the edit of a finished upload through the catalogue's actor. Returns its status. */
 static inline unsigned site_try_version(
     struct site *site, const char *pack, const char *version, const char *bytes)
 {
@@ -505,7 +505,7 @@ static inline const struct sql_statement *site_statement(const char *text)
     return found;
 }
 
-/* What a statement says; it returns one number. */
+/* Run a statement that returns one number. */
 static inline int64_t site_number(const struct site *site, const char *text)
 {
     struct sql_unit *unit = sql_unit_create(0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What administrators do to packs, on both listeners, and the log of it. */
+/* Administrators edit packs on both listeners, and the audit log has each edit. */
 #include "site.h"
 
 TEST(admin, registers_on_either_listener_and_both_see_it)
@@ -274,7 +274,7 @@ TEST_LONG(admin, sees_a_download_and_cuts_it, 60)
     free(bytes);
 }
 
-/* ---- what a change is when the database is not there ---------------------------------------- */
+/* ---- edits while the database is away -------------------------------------------------------- */
 
 #if SITE_ON_POSTGRES
 static void wait_for(const struct site *site, unsigned status)
@@ -301,7 +301,7 @@ TEST_LONG(defect_12, is_not_ready_while_the_database_is_away, 60)
     wait_for(&site, 503);
     want(&site, ANYONE, "GET ready", NULL, 503, "NotReady|Retry-After");
     want(&site, ANYONE, "GET health", NULL, 200, "ok");
-    /* What is known is still told. */
+    /* The view still answers. */
     want(&site, ANYONE, "GET packs/core/manifest", NULL, 200, "1.0.0");
     CHECK(test_postgres_start(&site.postgres));
     wait_for(&site, 200);
@@ -327,8 +327,7 @@ TEST_LONG(admin, a_change_while_the_database_is_away_is_503_and_did_not_happen, 
     site_end(&site);
 }
 #else
-/* A SQLite file does not go away: what is told is that the catalogue does not know what is in it.
- */
+/* A SQLite file does not go away: the catalogue reports that it is behind the database. */
 TEST(defect_12, is_not_ready_while_the_catalogue_is_behind_the_database)
 {
     struct site site;

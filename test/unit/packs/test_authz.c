@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every route of the service, asked by everybody who could: who is let in, and that who is not has
- * changed nothing. What a route demands is read from its path alone, so that a wrong row of the
- * table of routes does not excuse itself. */
+/* Every kind of caller requests every route of the service: the right callers are let in, and the
+ * others change nothing. The test derives the demand of a route from its path alone, so that a wrong
+ * row in the table of routes fails. */
 #include "http/router.h"
 #include "site.h"
 
@@ -119,7 +119,7 @@ TEST_LONG(authz, the_public_listener_lets_everybody_read_what_is_public, 60)
         want_in(&site, ANYONE, route->method, route->path);
         want_in(&site, USER, route->method, route->path);
         want_in(&site, BOSS, route->method, route->path);
-        /* Whoever brings a token means it. */
+        /* A request with a bad token is refused even where none is needed. */
         if (is_open)
             want_in(&site, STRANGER, route->method, route->path);
         else

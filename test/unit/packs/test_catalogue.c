@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What everybody may ask about packs, and which version is the active one. */
+/* The public calls about packs, and which version is active. */
 #include <pthread.h>
 
 #include "site.h"
@@ -156,7 +156,7 @@ TEST(catalogue, compares_versions_as_semver_says)
     CHECK(pack_version_compare(SPAN("01.0.0"), SPAN("1.0.0")) < 0); /* no semver */
 }
 
-/* What cannot be a name is nothing's, and what could be one but is not there is not found. */
+/* Invalid names and unknown names are both not found. */
 TEST(catalogue, knows_names_from_what_is_none)
 {
     static const char *const good[] = { "a", "core", "core-db_2.1", "0" };
@@ -449,7 +449,7 @@ TEST(catalogue, brings_a_disabled_pack_back_when_something_is_published)
     site_end(&site);
 }
 
-/* What the seventh defect was. */
+/* The seventh defect of the audit. */
 TEST(defect_7, publishing_what_is_not_there_is_404)
 {
     struct site site;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `troupe check packs` finds: each kind of damage, planted. */
+/* `troupe check packs` finds each kind of planted damage. */
 #include "services/packs/check.h"
 #include "site.h"
 

@@ -140,7 +140,7 @@ TEST(download_http2, file_that_changes_while_it_is_sent_is_cut_off)
     CHECK(fetch(0, NULL, &transfer, &status) != CURLE_OK);
     CHECK_EQ_INT(status, 200);
     CHECK(transfer.got < 20 << 20);
-    CHECK(transfer.is_right); /* what came was right */
+    CHECK(transfer.is_right); /* the bytes that arrived are right */
     wait_until(is_empty, "the lease returned");
     site_close();
 }

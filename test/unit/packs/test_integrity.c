@@ -243,7 +243,7 @@ static int gate_reads(void)
     return reads;
 }
 
-/* ---- what the cache says of itself ---------------------------------------------------------- */
+/* ---- metrics of the cache ------------------------------------------------------------------- */
 
 static int64_t figure(const char *name)
 {
@@ -520,7 +520,7 @@ TEST(integrity, damaged_file_is_hashed_once_until_it_changes)
 
 enum { SWAPPERS = 16 };
 
-/* What one thread does to its file, in the middle of its hash. */
+/* A thread changes its file in the middle of its hash. */
 static struct swap {
     struct object object;
     enum change change;
@@ -532,7 +532,7 @@ static struct swap {
 
 static _Atomic int swapped[CHANGES]; /* how often */
 
-static _Thread_local struct swap *hashing; /* on the blocking pool: whose file is open */
+static _Thread_local struct swap *hashing; /* on the blocking pool: the swap whose file is open */
 
 static int swapped_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
 {
@@ -568,7 +568,7 @@ static const struct hash_source swapped_source = {
     .open = swapped_open, .identify = gated_identify, .read = swapped_read, .close = gated_close
 };
 
-/* Whatever is warm has the right bytes, all of them. */
+/* A warm file has all of the right bytes. */
 static void check_served(const struct object *object)
 {
     struct pinned_file *pinned = look(object);
@@ -597,7 +597,7 @@ static void *swap_run(void *data)
         swap->change = (enum change)((x >> 33) % CHANGES);
         swap->where = (x >> 40) % swap->object.size;
         atomic_store(&swap->is_due, true);
-        /* It was read again when it had changed: what is said is said of the file as it is now. */
+        /* The changed file was read again: the verdict is about the file as it is now. */
         CHECK_MSG(query(&swap->object) == expected(swap->change), "change %d", swap->change);
         check_served(&swap->object);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that count for a pack, over HTTP: who may change them, and what clients are told. */
+/* The current keys of a pack, over HTTP: the callers that may change them, and the served document. */
 #include "json/json_write.h"
 #include "manifest/manifest.h"
 #include "site.h"
@@ -89,7 +89,7 @@ static void change_key(const struct site *site, const struct signer *by, const c
     buffer_free(&text);
 }
 
-/* What a client makes of the document that is served. */
+/* Follow the served document as a client does. */
 static int follow(const struct site *site, struct manifest_keys *keys)
 {
     struct web_answer answer = site_ask(site, ANYONE, "GET", "packs/core/manifest", NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Releases: what they must have, and that they stay what they were when they were published. */
+/* Releases: their required roles, and that a published release never changes. */
 #include "site.h"
 
 /* A draft of this name; its id, in memory that is the caller's. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishing with a signed manifest: what is signed is what was uploaded, by who may. */
+/* Publishing with a signed manifest: it matches the upload and is signed by a key of the pack. */
 #include "manifest/manifest.h"
 #include "site.h"
 

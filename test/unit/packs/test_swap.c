@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_swap.c: files that change while they are being sent. The claim is about whole answers: one
- * that is complete has the bytes its entity tag stands for; one that is cut off claims nothing.
- * What is hashed while it changes is in test_integrity.c. */
+/* test_swap.c: files that change while they are sent. A complete answer has the bytes of its entity
+ * tag; an answer that is cut off claims nothing. test_integrity.c changes files during their hash. */
 #include "download_site.h"
 
 enum {

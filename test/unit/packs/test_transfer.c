@@ -154,7 +154,7 @@ TEST(transfer, too_many_downloads_of_an_address_get_429_until_one_ends)
     CHECK_EQ_STR(result_header(&result, "Retry-After"), "5");
     CHECK_EQ_STR(result_header(&result, "ETag"), NULL);
     taker_close(more);
-    /* What fits into one packet or two is not under way. */
+    /* A file of one or two packets takes no lease. */
     CHECK_EQ_INT(take("/d/1", "", site.bytes[small]).status, 200);
     taker_close(takers[0]); /* the client goes: its lease returns */
     for (int i = 0;; i++) {

@@ -115,7 +115,7 @@ TEST(unknown, a_change_that_was_not_stored_is_not_seen_and_can_be_made_again)
     site_end(&site);
 }
 
-/* What comes right after it does not plan on what may be old. */
+/* The next edit reloads before it plans. */
 TEST(unknown, the_next_change_looks_first)
 {
     struct site site;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people's devices keep in step, over HTTP. */
+/* Devices of users push and pull rows, over HTTP. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -360,7 +360,7 @@ TEST(user, a_cursor_from_a_newer_database_is_said_to_be_one)
     user_site_end(&site);
 }
 
-/* What a device keeps between two pulls. */
+/* The state of a device between two pulls. */
 struct cursor {
     long long seq;
     char epoch[USER_EPOCH_CHARS + 1];
@@ -461,7 +461,7 @@ TEST(user, a_cursor_from_before_a_restore_misses_no_row_that_was_pushed_after_it
     between = ahead;
     between.seq = 4; /* only pulled half of what was lost */
     check_answer(pull_with(&site, &ada, &between), 409, "CursorAhead");
-    /* Who was not ahead goes on, and who begins again has it all. */
+    /* A device that was not ahead continues, and one that starts again gets every row. */
     CHECK_EQ_INT(pull_all(&site, &ada, &old), 6);
     CHECK_EQ_INT(pull_all(&site, &ada, &fresh), 9);
     CHECK_EQ_STR(old.epoch, fresh.epoch);
@@ -719,7 +719,7 @@ TEST_LONG(user, who_has_all_rows_one_may_have_still_changes_and_deletes_them, 60
                      "{\"key\":\"row-9\",\"value\":9,\"client_updated_at\":2},"
                      "{\"key\":\"more\",\"value\":1,\"client_updated_at\":2}]}}"),
         409, "\"TooManyRows\"");
-    /* What is not stored for another reason does not count: an item without its session. */
+    /* A rejected row does not count: here an item without its session. */
     check_answer(site_post(&site, &ada, PUSH,
                      "{\"device_id\":\"phone\",\"changes\":{\"session_items\":[{\"id\":\"i\","
                      "\"session_id\":\"none\",\"client_updated_at\":2}]}}"),
@@ -731,7 +731,7 @@ TEST_LONG(user, who_has_all_rows_one_may_have_still_changes_and_deletes_them, 60
     user_site_end(&site);
 }
 
-/* Who has more than that (the limit was another one) is not locked out either. */
+/* A user with more rows than that, from a time with another limit, is not locked out either. */
 TEST_LONG(user, who_has_more_rows_than_one_may_have_changes_them_and_adds_none, 60)
 {
     struct user_site site;

@@ -7,7 +7,7 @@
  *   delete:  row ──▶ file ──▶ forgotten, answered
  *
  * Invariants:
- *   1. An upload has one step at a time: is_busy is set from its start to its end. While the step runs
+ *   1. An upload has one step at a time: `step` is set from its start to its end. While the step runs
  *      on the pool, `file` belongs to the pool, and `offset` is the offset before the step.
  *   2. A file in incoming/ without a row, and a row without file and object, are remains of a crash
  *      that no client was told of. The start removes them.
@@ -120,6 +120,19 @@ struct upload *upload_new(
     return upload;
 }
 
+static void set_step(struct upload *upload, enum upload_step step)
+{
+    static const bool may_move[UPLOAD_STEPS][UPLOAD_STEPS] = {
+        /* to:                  NONE   WORK   REMOVE */
+        [UPLOAD_STEP_NONE] = { false, true, true },
+        [UPLOAD_STEP_WORK] = { true, false, true },
+        [UPLOAD_STEP_REMOVE] = { true, false, true }, /* again, after a restart of the actor */
+    };
+
+    tr_assert(may_move[upload->step][step]);
+    upload->step = step;
+}
+
 /* ---- the table ------------------------------------------------------------------------------ */
 
 void uploads_enlist(struct uploads *uploads, struct upload *upload)
@@ -190,8 +203,7 @@ static void end_step(struct uploads *uploads, struct tr_context *ctx, struct upl
 {
     struct upload_job *job = upload->job, *waiting = upload->waiting;
 
-    tr_assert(upload->is_busy);
-    upload->is_busy = upload->is_leaving = false;
+    set_step(upload, UPLOAD_STEP_NONE);
     upload->job = upload->waiting = NULL;
     upload->tag = 0;
     upload_answer(job, upload);
@@ -269,7 +281,7 @@ static int start_work(
     struct work *work = base_calloc(sizeof *work);
     int rc;
 
-    tr_assert(upload->is_busy); /* invariant 1 */
+    tr_assert(upload->step != UPLOAD_STEP_NONE); /* invariant 1 */
     if (work == NULL)
         return TR_ENOMEM;
     atomic_fetch_add_explicit(&upload->holders, 1, memory_order_relaxed);
@@ -341,7 +353,7 @@ static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struc
 {
     int rc = submit_unit(uploads, ctx, upload, upload_delete_unit(span_of(upload->file.id)));
 
-    upload->is_busy = upload->is_leaving = true;
+    set_step(upload, UPLOAD_STEP_REMOVE);
     if (rc != 0) {
         set_failure(upload->job, rc);
         end_step(uploads, ctx, upload);
@@ -386,7 +398,7 @@ static void handle_create(struct uploads *uploads, struct tr_context *ctx, struc
     int rc;
 
     if (upload != NULL || !has_room(uploads, job)) {
-        if (upload != NULL && (!upload->is_made || upload->is_leaving))
+        if (upload != NULL && (!upload->is_made || upload->step == UPLOAD_STEP_REMOVE))
             set_busy_error(job);
         upload_answer(job, job->status == 0 ? upload : NULL);
         return;
@@ -401,7 +413,7 @@ static void handle_create(struct uploads *uploads, struct tr_context *ctx, struc
     }
     job->is_new = true;
     upload->touched_ms = packs_now_ms(uploads->packs);
-    upload->is_busy = true;
+    set_step(upload, UPLOAD_STEP_WORK);
     upload->job = job;
     uploads_enlist(uploads, upload);
     rc = start_work(ctx, upload, WORK_CREATE, false);
@@ -427,7 +439,7 @@ static void on_created(
 
 static bool is_claimed(const struct upload *upload, struct tr_context *ctx)
 {
-    return upload->is_busy ||
+    return upload->step != UPLOAD_STEP_NONE ||
            (upload->claim != 0 && tr_now_ns(ctx) - upload->claim_ns < TR_SECONDS(UPLOAD_CLAIM_S));
 }
 
@@ -454,7 +466,6 @@ static void begin_write(
 {
     int rc;
 
-    tr_assert(!upload->is_busy);
     tr_assert(upload->job == NULL);
     if (job->begin != upload->offset) {
         /* The piece before it was cancelled with its request: writing this one would leave a hole. */
@@ -469,7 +480,7 @@ static void begin_write(
         upload_answer(job, upload);
         return;
     }
-    upload->is_busy = true;
+    set_step(upload, UPLOAD_STEP_WORK);
     upload->job = job;
     upload->claim_ns = tr_now_ns(ctx);
     rc = start_work(ctx, upload, WORK_WRITE, false);
@@ -482,7 +493,7 @@ static void begin_write(
 static void handle_write(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
 {
-    if (upload->claim == 0 || upload->claim != job->claim || upload->is_busy) {
+    if (upload->claim == 0 || upload->claim != job->claim || upload->step != UPLOAD_STEP_NONE) {
         set_busy_error(job);
         upload_answer(job, upload);
     } else {
@@ -499,9 +510,10 @@ static void handle_release(
 
     if (is_holder)
         upload->claim = 0;
-    if (!is_holder || job->bytes.size == 0 || (upload->is_busy && upload->waiting != NULL))
+    if (!is_holder || job->bytes.size == 0 ||
+        (upload->step != UPLOAD_STEP_NONE && upload->waiting != NULL))
         upload_answer(job, upload);
-    else if (upload->is_busy)
+    else if (upload->step != UPLOAD_STEP_NONE)
         upload->waiting = job;
     else
         begin_write(uploads, ctx, upload, job);
@@ -558,7 +570,7 @@ static void handle_finish(
             "Another upload of the same bytes is being removed; try again in some seconds.");
         upload_answer(job, upload);
     } else {
-        upload->is_busy = true;
+        set_step(upload, UPLOAD_STEP_WORK);
         upload->job = job;
         rc = start_work(ctx, upload, WORK_SEAL, false);
         if (rc != 0) {
@@ -660,7 +672,7 @@ static void recover(struct uploads *uploads, struct tr_context *ctx)
             continue;
         }
         upload->is_cut = upload->is_taking_object = false;
-        if (upload->is_made && !upload->is_leaving) {
+        if (upload->is_made && upload->step != UPLOAD_STEP_REMOVE) {
             upload->offset = upload->file.offset;
             end_step(uploads, ctx, upload);
         } else {
@@ -802,7 +814,7 @@ static int uploads_reset(void *self, enum tr_why why)
     (void)why;
     for (struct upload *upload = uploads->first; upload != NULL; upload = upload->next) {
         drop_jobs(upload);
-        upload->is_cut = upload->is_busy;
+        upload->is_cut = upload->step != UPLOAD_STEP_NONE;
         upload->claim = 0;
         upload->tag = 0;
     }

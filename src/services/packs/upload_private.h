@@ -14,6 +14,9 @@ struct upload_site {
     struct objects *objects;
 };
 
+/* What an upload is busy with. */
+enum upload_step { UPLOAD_STEP_NONE, UPLOAD_STEP_WORK, UPLOAD_STEP_REMOVE, UPLOAD_STEPS };
+
 struct upload {
     struct upload *next;
     _Atomic uint32_t holders; /* the table, and running work */
@@ -24,11 +27,9 @@ struct upload {
     uint64_t claim; /* 0: no request sends */
     uint64_t claim_ns;
     int64_t touched_ms;
-    bool is_made;    /* its row is stored */
-    bool is_leaving; /* it is being removed */
-    bool
-        is_taking_object; /* the removal takes the object too, which no version wanted when it began */
-    bool is_busy;
+    enum upload_step step;
+    bool is_made;               /* its row is stored */
+    bool is_taking_object;      /* the removal takes the object, which no version wanted */
     bool is_cut;                /* the actor failed during the step */
     uint32_t tag;               /* of the unit or edit that it waits for; 0: none */
     struct upload_job *job;     /* the request of the step; NULL: a sweep */

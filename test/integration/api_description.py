@@ -8,6 +8,7 @@
 - every route has a row in the table of who may call what, and what the table expects is described;
 - what handlers read and write under a name is described, and what is described is read or written somewhere;
 - errors.md has every label the service answers with, and its status; so has delivery.yaml; a test expects each of them;
+- the tables of the declared calls (test_delivery_calls writes them, where it is built) are as described: parameters, members, types;
 - the answers that test_delivery_authz gets, where it is built, are as described: members and their types.
 
 With an argument, the root of another tree.
@@ -308,7 +309,7 @@ def references(api):
 
 def sources():
     """But for what operators ask and what their push gateway is told, which docs/operations.md describes."""
-    return {os.path.basename(path): open(path, encoding="utf-8").read() for path in sorted(glob.glob(SERVICE + "/*.c"))
+    return {os.path.relpath(path, SERVICE): open(path, encoding="utf-8").read() for path in sorted(glob.glob(SERVICE + "/**/*.[ch]", recursive=True))
             if not path.endswith(("/admin_api.c", "/inspector.c", "/push.c"))}
 
 
@@ -325,7 +326,7 @@ def routes():
         return product[0] << sum(product[1:])
 
     found = {name: (method, size(most), False)
-             for method, name, most in re.findall(r'XRPC\(HTTP_(\w+),\s*"(\w+)",\s*\w+,\s*([^()]*)\)', text)}
+             for method, name, most in re.findall(r'XRPC(?:_CALL)?\(\s*HTTP_(\w+),\s*"(\w+)",\s*\w+,\s*([^()]*)\)', text)}
     for row in re.findall(r"\{\s*\.method = HTTP_.*?\n    \}", text, re.S):
         name = re.search(r'\.label = "(\w+)"', row)[1]
         found[name] = (re.search(r"HTTP_(\w+)", row)[1], 0, ".anonymous = true" in row)
@@ -425,9 +426,9 @@ WRITTEN = r'(?:json_put_\w+|delivery_put_\w+|owner_put_\w+)\s*\(\s*&?\w+,\s*"(\$
 def same_fields(api, files):
     inputs, outputs = described_names(api)
     text = without_comments("\n".join(files.values()))
-    policy = set(re.findall(r'\{ "(\w+)", (?:true|false)', files["policy_api.c"]))
+    policy = set(re.findall(r'\{ "(\w+)", (?:true|false)', files["api/policy_api.c"]))
     # For whoever operates the server, not for callers.
-    view = next(text for text in files.values() if "\nvoid convo_write_state" in text)
+    view = next(text for name, text in files.items() if name.endswith(".c") and "\nvoid convo_write_state" in text)
     state = view[view.index("\nvoid convo_write_state"):]
     known = set(re.findall(r'"(\$?\w+)"', text))
     for name in sorted((inputs | outputs) - known):
@@ -503,10 +504,122 @@ def same_answers(api, lines, there):
         yield "no answer of %s was seen" % name
 
 
+# ---- against the tables of the declared calls
+
+def body_schema(api, operation):
+    for kind, media in operation.get("requestBody", {}).get("content", {}).items():
+        if kind == "application/json":
+            return schema_of(api, media["schema"])
+    return {}
+
+
+def type_of(api, schema):
+    """The word of test_calls.c for a schema."""
+    schema = schema_of(api, schema)
+    if "anyOf" in schema:
+        kinds = {type_of(api, inner) for inner in schema["anyOf"]}
+        return "bytes" if "bytes" in kinds else "array" if "array" in kinds else sorted(kinds)[0]
+    kinds = schema.get("type", [])
+    kind = next((kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"), None)
+    if kind is None and ("const" in schema or "enum" in schema):
+        value = schema.get("const", (schema.get("enum") or [""])[0])
+        return "boolean" if isinstance(value, bool) else "string"
+    if kind == "object" and "$bytes" in schema.get("properties", {}):
+        return "bytes"
+    if kind == "object" and "additionalProperties" in schema:
+        return "map"
+    return kind
+
+
+def differs_param(api, where, param, schema, is_required):
+    kind, wanted = type_of(api, schema), param["type"]
+    if param["required"] and not is_required:
+        yield "%s is required" % where
+    if kind != wanted and not (wanted == "bytes" and kind == "string"):
+        yield "%s is a %s, not a %s" % (where, wanted, kind)
+    schema = schema_of(api, schema)
+    if param["bounded"] and (schema.get("minimum", param["min"]), schema.get("maximum", param["max"])) != (param["min"], param["max"]):
+        yield "%s is %d to %d" % (where, param["min"], param["max"])
+    if "choices" in param and "enum" in schema and set(schema["enum"]) != set(param["choices"]):
+        yield "%s is one of %s" % (where, ", ".join(param["choices"]))
+
+
+def same_params(api, name, call, operation):
+    described = {p["name"]: (p["schema"], p.get("required", False)) for p in operation.get("parameters", [])}
+    body = body_schema(api, operation)
+    described.update({key: (value, key in body.get("required", [])) for key, value in body.get("properties", {}).items()})
+    for param in call["params"]:
+        where = "%s.%s" % (name, param["name"])
+        if param["name"] not in described:
+            yield where + " is read and not described"
+        else:
+            yield from differs_param(api, where, param, *described[param["name"]])
+    for key in sorted(set(described) - {param["name"] for param in call["params"]}):
+        yield "%s.%s is described and not read" % (name, key)
+
+
+def is_shared(api, schema):
+    """Several calls or events refer to it: a member that is not required may be of another of them."""
+    return "$ref" in schema and sum(value.get("$ref") == schema["$ref"] for value in walk(api) if isinstance(value, dict)) > 1
+
+
+def same_members(api, where, fields, schema):
+    shared, schema = is_shared(api, schema), schema_of(api, schema)
+    described, required = schema.get("properties", {}), schema.get("required", [])
+    for field in fields:
+        name = "%s.%s" % (where, field["name"])
+        if field["name"] not in described:
+            yield name + " is written and not described"
+            continue
+        inner = described[field["name"]]
+        if type_of(api, inner) != field["type"]:
+            yield "%s is a %s, not a %s" % (name, field["type"], type_of(api, inner))
+        if field["required"] != (field["name"] in required) and not (field["required"] and shared):
+            yield "%s is %s" % (name, "always there" if field["required"] else "sometimes left out")
+        if "choices" in field and not set(field["choices"]) >= set(schema_of(api, inner).get("enum", field["choices"])):
+            yield "%s is one of %s" % (name, ", ".join(field["choices"]))
+        if field["type"] == "object":
+            yield from same_members(api, name, field["fields"], inner)
+        elif field["type"] == "array" and "name" in field["fields"][0]:
+            yield from same_members(api, name, field["fields"], schema_of(api, inner)["items"])
+        elif field["type"] == "array" and type_of(api, schema_of(api, inner)["items"]) != field["fields"][0]["type"]:
+            yield "%s is a list of %ss" % (name, field["fields"][0]["type"])
+    for key in sorted(set(described) - {field["name"] for field in fields} - (set() if not shared else set(described) - set(required))):
+        yield "%s.%s is described and not written" % (where, key)
+
+
+def same_calls(api, calls):
+    described = {operation["operationId"]: operation for _, _, operation in operations(api)}
+    for name, call in sorted(calls.items()):
+        yield from same_params(api, name, call, described[name])
+        answer = described[name]["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
+        yield from same_members(api, name, call["fields"], answer)
+
+
+def built(test, variable):
+    """The test program of a build, or None."""
+    builds = [os.path.join(ROOT, "build", build, "test", test) for build in ("debug", "asan", "clang")]
+    return os.environ.get(variable) or next((path for path in builds if os.path.exists(path)), None)
+
+
+def check_calls(api):
+    name, program = "the tables of the declared calls are as described", built("test_delivery_calls", "TROUPE_CALLS_TEST")
+    if not program:
+        print("ok - %s # SKIP there is no test_delivery_calls: make build/debug first" % name)
+        return 1
+    with tempfile.TemporaryDirectory() as place:
+        path = os.path.join(place, "calls")
+        done = subprocess.run([program], env={**os.environ, "TROUPE_CALLS": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=300, check=False)
+        calls = json.load(open(path, encoding="utf-8")) if os.path.exists(path) else {}
+    check(name, ["%s fails" % program] if done.returncode != 0 or not calls else same_calls(api, calls))
+    print("# %d declared calls" % len(calls))
+    return 0
+
+
 def check_answers(api, there):
     name = "answers of a server are as described"
-    builds = [os.path.join(ROOT, "build", build, "test/test_delivery_authz") for build in ("debug", "asan", "clang")]
-    program = os.environ.get("TROUPE_AUTHZ") or next((path for path in builds if os.path.exists(path)), None)
+    program = built("test_delivery_authz", "TROUPE_AUTHZ")
     if not program:
         print("ok - %s # SKIP there is no test_delivery_authz: make build/debug first" % name)
         return 1
@@ -526,16 +639,22 @@ def check_answers(api, there):
 # ---- labels
 
 LABEL = r"[A-Z][a-z]+(?:[A-Z][a-z]*)*"
-REFUSALS = re.compile(r"\b(?:http_respond_error|api_refuse|role_refuse|(?:role|owner)_refuse_many|job_fail|fail|answer_error|refuse|ROLE_CHECK)\s*\(([^;]*?)\)\s*;", re.S)
+REFUSALS = re.compile(r"\b(?:http_respond_error|api_refuse|(?:act|op)_fail|(?:act|convo|package)_refuse|fail|answer_error|refuse|ROLE_CHECK)\s*\(([^;]*?)\)\s*;", re.S)
+# A refusal of a table of calls, or of another table: a status, a label and a sentence.
+ROWS = re.compile(r'(?:REFUSE\(|\{)\s*([45]\d\d),\s*"(%s)"' % LABEL)
+TOO_MANY = re.compile(r'REFUSE_MANY\(\s*\w+,\s*"(%s)"' % LABEL)
 
 
 def labels(files):
     found = {}
     for text in files.values():
-        text = without_comments(text)
+        # A sentence may have a semicolon, which ends a call elsewhere.
+        text = re.sub(r'"(?:[^"\\\n]|\\.)*"', lambda found: found[0].replace(";", ","), without_comments(text))
         # Whatever looks like one: two humps, and no label of MLS or of a header.
         for label in re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"', text):
             found.setdefault(label, set())
+        for status, label in ROWS.findall(text) + [("429", label) for label in TOO_MANY.findall(text)]:
+            found.setdefault(label, set()).add(status)
         for call in REFUSALS.findall(text):
             statuses = set(re.findall(r"\b([45]\d\d)\b", call)) or ({"404"} if "SELECT" in call else set())
             names = re.findall(r'"(%s)"' % LABEL, call)
@@ -623,7 +742,7 @@ def main():
     check("errors.md has every label with its status", same_labels(answered, page))
     check("calls are described with the labels of errors.md", same_described_labels(api, page))
     check("every label of errors.md has a test", tested_labels(page))
-    skipped = check_answers(api, there)
+    skipped = check_calls(api) + check_answers(api, there)
     print("# %d routes, %d labels, %d schemas" % (len(there), len(page), len(api["components"]["schemas"])))
     return skipped
 

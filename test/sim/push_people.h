@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "http/connection.h"
 #include "push_facts.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/call.h"
 
 enum { TALKERS = 4, LISTENERS = 3, TAG_AGAIN = 1, TAG_SAID = 2, TAG_TOKEN = 3 };
 
@@ -198,7 +198,7 @@ static inline uint32_t new_token(uint32_t device)
 static inline struct sql_unit *token_unit(uint32_t number, uint32_t token)
 {
     struct span did = span_of(user_did(now.devices[number].user));
-    struct sql_unit *unit = sql_unit_create(api_query_key(did));
+    struct sql_unit *unit = sql_unit_create(call_key(did));
     char device[16], text[16];
 
     (void)snprintf(device, sizeof device, "d-%u", number);

@@ -345,11 +345,10 @@ static void expect_whole(const struct cast *cast, const char *call, const char *
 /* How far the others are: the epoch, the oldest number that is kept. */
 TEST(retention, tells_who_is_out_nothing_of_those_who_are_in)
 {
-    static const char resume[] = "{\"error\":\"HistoryCompacted\",\"message\":\"what you ask for "
-                                 "is no longer kept: resume at "
-                                 "oldestSeq\",\"oldestSeq\":4}";
+    static const char resume[] = "{\"error\":\"HistoryCompacted\",\"message\":\"These messages are "
+                                 "no longer kept; resume at oldestSeq.\",\"oldestSeq\":4}";
     static const char gone[] =
-        "{\"error\":\"HistoryCompacted\",\"message\":\"what you ask for is no longer kept\"}";
+        "{\"error\":\"HistoryCompacted\",\"message\":\"These messages are no longer kept.\"}";
     char removes[256], call[64];
     struct cast cast;
     struct site *site = &cast.site;

@@ -5,8 +5,9 @@
 
 #include "base/alloc.h"
 #include "json/json_write.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/api.h"
 #include "services/delivery/api/inspector.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
@@ -242,35 +243,32 @@ static bool read_cursor(struct span text, struct inspection *inspection)
 
 static void handle_audit(struct http_request *request, void *state)
 {
-    struct span cursor, convo = { NULL, 0 };
-    struct inspection *inspection;
-    uint64_t limit = 100;
-    int has_cursor, has_convo;
+    enum { AUDIT_LIMIT, AUDIT_CURSOR, AUDIT_CONVO, AUDIT_PARAMS };
+    static const struct param params[] = {
+        [AUDIT_LIMIT] = PARAM_LIMIT(INSPECTOR_PAGE_MAX, 100),
+        [AUDIT_CURSOR] = PARAM_CURSOR,
+        [AUDIT_CONVO] = PARAM_MAY_TEXT("convoId", 1, CONVO_SIZE_MAX),
+        PARAM_LAST,
+    };
+    struct param_reader reader = { .request = request };
+    struct param_value values[AUDIT_PARAMS] = { 0 };
+    struct inspection *inspection = inspection_new();
 
-    if (!api_query_query_range(request, "limit", 1, INSPECTOR_PAGE_MAX, &limit))
-        return;
-    has_cursor = api_query_query(request, "cursor", &cursor);
-    has_convo = has_cursor < 0 ? 0 : api_query_query(request, "convoId", &convo);
-    if (has_cursor < 0 || has_convo < 0)
-        return;
-    if (has_convo == 1 && !is_id(request, convo))
-        return;
-    inspection = inspection_new();
+    param_read_query(&reader, params, values);
     if (inspection != NULL) {
         inspection->is_audit = true;
-        inspection->limit = (uint32_t)limit;
+        inspection->limit = (uint32_t)values[AUDIT_LIMIT].number;
         inspection->before_ms = INT64_MAX;
         memset(inspection->before_id, '0', sizeof inspection->before_id);
-        if (has_convo == 1)
-            (void)buffer_span(&inspection->convo, convo); /* inspect() looks whether it failed */
-        if (has_cursor == 1 && !read_cursor(cursor, inspection)) {
-            inspection_unref(inspection);
-            http_respond_error(
-                request, 400, "InvalidRequest", "cursor is not one of an earlier answer");
-            return;
-        }
+        if (values[AUDIT_CONVO].is_given) /* inspect() looks whether this failed */
+            (void)buffer_span(&inspection->convo, values[AUDIT_CONVO].text);
+        if (values[AUDIT_CURSOR].is_given && !read_cursor(values[AUDIT_CURSOR].text, inspection))
+            json_expect_fail(&reader.expect, "cursor", "must be the cursor of an earlier answer");
     }
-    inspect(request, state, inspection);
+    if (param_reader_refuse(&reader))
+        inspection_unref(inspection);
+    else
+        inspect(request, state, inspection);
 }
 
 const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {

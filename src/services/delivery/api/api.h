@@ -110,8 +110,6 @@ void api_get_group_info(struct http_request *request);
 void api_send_message(struct http_request *request);
 void api_send_proposal(struct http_request *request);
 void api_update_cursor(struct http_request *request);
-void api_get_messages(struct http_request *request);
-void api_get_commits(struct http_request *request);
 void api_mark_unread(struct http_request *request);
 void api_get_subscription_ticket(struct http_request *request);
 void api_subscribe_convo_events(struct http_request *request);

@@ -34,7 +34,7 @@ bool call_refuse(struct call_run *run, const struct refusal *refusal)
     char seconds[16];
 
     tr_assert(refusal->status >= 400 && refusal->label != NULL);
-    db_query_end(run->request);
+    db_query_release(run->request);
     if (refusal->retry_s > 0) {
         (void)snprintf(seconds, sizeof seconds, "%u", refusal->retry_s);
         (void)http_add_header(run->request, "Retry-After", span_of(seconds));
@@ -45,7 +45,7 @@ bool call_refuse(struct call_run *run, const struct refusal *refusal)
 
 bool call_refuse_memory(struct call_run *run)
 {
-    db_query_end(run->request);
+    db_query_release(run->request);
     http_respond_shed(run->request, 503, 1, "memory");
     return false;
 }
@@ -272,8 +272,10 @@ static uint32_t call_count(const struct field_source *source, const struct field
     tr_assert(source->list == NULL); /* a list inside a list is the work of a `put` */
     if (list->from == FROM_EACH)
         return run->repeats[list->step];
-    if (list->from != FROM_ALL)
-        return call_rows(run, list->step);
+    if (list->from != FROM_ALL) {
+        rows = call_rows(run, list->step);
+        return list->number > 0 && rows > list->number ? (uint32_t)list->number : rows;
+    }
     for (uint32_t i = 0; i < run->repeats[list->step]; i++)
         rows += sql_unit_rows(run->unit, call_step(run, list->step) + i);
     return rows;
@@ -297,12 +299,14 @@ void call_answer(struct call_run *run)
     struct buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
+    if (run->call->answer_size != NULL) /* at once, not by doubling; a failure sticks */
+        (void)buffer_reserve(&answer, run->call->answer_size(run));
     json_put_object(&writer, NULL);
     field_put_json(&writer, run->call->fields, &source);
     json_put_end(&writer);
     if (run->call->after != NULL)
         run->call->after(run);
-    db_query_end(run->request);
+    db_query_release(run->request);
     run->unit = NULL;
     if (!run->call->is_large || delivery_may_answer(run->delivery, answer.size)) {
         call_respond(run->request, &answer);
@@ -314,10 +318,10 @@ void call_answer(struct call_run *run)
 
 static void call_finished(struct http_request *request, const struct tr_event *event)
 {
-    struct call_run *run = db_query_with(request);
+    struct call_run *run = db_query_data(request);
     const struct step *steps = run->call->steps;
 
-    run->unit = db_query_any_unit(request, event);
+    run->unit = db_query_any_result(request, event);
     if (run->unit == NULL)
         return;
     if (sql_unit_status(run->unit) != 0) {
@@ -490,12 +494,12 @@ void call_start(struct call_run *run, const struct call *call)
             auth_consume(unit, auth_claims_of(run->request));
         build_unit(run, unit);
     }
-    db_query_run_with(run->request, run->delivery, unit, is_read, call_finished, run, NULL);
+    db_query_start_with(run->request, run->delivery, unit, is_read, call_finished, run, NULL);
 }
 
 void call_next(struct call_run *run, const struct call *call)
 {
-    db_query_end(run->request);
+    db_query_release(run->request);
     run->unit = NULL;
     call_start(run, call);
 }
@@ -529,7 +533,11 @@ static bool call_read(struct call_run *run)
 
 void call_handle(struct http_request *request)
 {
-    const struct call *call = http_route(request)->extra;
+    call_begin(request, http_route(request)->extra);
+}
+
+void call_begin(struct http_request *request, const struct call *call)
+{
     struct call_run *run = http_alloc(request, sizeof *run);
     const struct auth_claims *claims = auth_claims_of(request);
 

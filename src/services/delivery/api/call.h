@@ -163,6 +163,7 @@ struct call {
     uint64_t key; /* of the unit; 0: that of the conversation with a role, else of the caller */
     const struct step *steps;
     const struct field *fields;
+    size_t (*answer_size)(const struct call_run *run); /* about; NULL: small */
     bool is_large; /* 503 while too many large answers wait for their clients */
     /* Before the parameters are read. */
     bool (*enter)(struct call_run *run);
@@ -199,6 +200,8 @@ struct call_run {
 
 /* Serve a route whose `extra` is a struct call. */
 void call_handle(struct http_request *request);
+/* Serve a request by a call that is not its route's. */
+void call_begin(struct http_request *request, const struct call *call);
 
 /* Build the unit of a call and run it; then `decide` and the rest of that call follow. For hooks:
  * the next phase of a call that takes two units, or a call whose check had to wait. */

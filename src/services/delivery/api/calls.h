@@ -63,6 +63,9 @@ extern const struct call call_claim_pending_device_addition;
 extern const struct call call_complete_pending_device_addition;
 /* convo_list_api.c */
 extern const struct call call_get_convos;
+/* history_api.c */
+extern const struct call call_get_messages;
+extern const struct call call_get_commits;
 /* receipt_api.c */
 extern const struct call call_get_receipts;
 /* push_api.c */

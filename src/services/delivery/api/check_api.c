@@ -51,9 +51,9 @@ static bool has_group_info(const struct act *act)
 
 static void check_was_read(struct http_request *request, const struct tr_event *event)
 {
-    struct commit_check *check = db_query_with(request);
+    struct commit_check *check = db_query_data(request);
 
-    check->unit = db_query_take(request, event);
+    check->unit = db_query_take_unit(request, event);
     if (check->unit == NULL)
         commit_check_destroy(check);
     else if (check->has_stored || has_group_info(check->act))
@@ -95,5 +95,5 @@ void api_check(struct http_request *request, struct act *act,
         check->owners_first = commit_check_ask(act, delivery->mode, unit);
     if (owners > 0)
         recipients_ask_owners(act, unit);
-    db_query_run_with(request, delivery, unit, true, check_was_read, check, commit_check_destroy);
+    db_query_start_with(request, delivery, unit, true, check_was_read, check, commit_check_destroy);
 }

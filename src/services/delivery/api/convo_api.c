@@ -6,9 +6,10 @@
 
 #include "base/alloc.h"
 #include "json/json_write.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/api.h"
 #include "services/delivery/api/bundle.h"
 #include "services/delivery/api/invite_api.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/api/recipients.h"
 #include "services/delivery/api/text.h"
 #include "services/delivery/mls/mls_check.h"

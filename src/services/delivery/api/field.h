@@ -31,9 +31,9 @@ enum field_type {
     FIELD_SUITE,   /* a cipher suite's number as its registered name */
     FIELD_DOUBLE,  /* or null; only a `put` writes it */
     FIELD_OBJECT,  /* of `fields` */
-    FIELD_LIST,    /* of objects of `fields`; of bare values if the first of them has no name */
-    FIELD_MAP,     /* of integers: the name and the number of each row are `fields` 0 and 1 */
-    FIELD_PUT,     /* written by `put`; `fields` describe what it writes */
+    FIELD_LIST, /* of at most `number` (0: any) objects of `fields`; of bare values if the first of them has no name */
+    FIELD_MAP,  /* of integers: the name and the number of each row are `fields` 0 and 1 */
+    FIELD_PUT,  /* written by `put`; `fields` describe what it writes */
 };
 
 struct field_source;

@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "crypto/digest.h"
-#include "crypto/encoding.h"
-#include "services/delivery/api/api_query.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/text.h"
 #include "services/delivery/store/invite_store.h"
@@ -28,30 +26,26 @@ void invite_read_secret(struct api_body *body, struct act_invite *invite)
         crypto_sha256(bytes.at, bytes.size, invite->hashes[1]);
 }
 
-static bool read_hash(struct span text, unsigned char hash[HASH_SIZE])
-{
-    size_t size;
-
-    return text.size == (size_t)2 * HASH_SIZE &&
-           crypto_hex_decode(text, hash, HASH_SIZE, &size) == 0 && size == HASH_SIZE;
-}
-
 bool invite_read_hash(
     struct http_request *request, struct api_body *body, struct act_invite *invite)
 {
-    struct span text = { 0 };
-    int found = api_query_query(request, "pskHash", &text);
+    static const struct param params[] = {
+        { "pskHash", PARAM_HEX, .min = HASH_SIZE, .max = HASH_SIZE }, PARAM_LAST
+    };
+    struct param_reader reader = { .request = request };
+    struct param_value hash = { 0 };
 
-    if (found < 0)
-        api_query_end(body);
-    if (found <= 0)
-        return found == 0;
-    if (!read_hash(text, invite->hashes[0])) {
-        api_refuse(request, body, 400, "InvalidRequest", "pskHash must be 64 hex digits");
+    param_read_query(&reader, params, &hash);
+    if (param_reader_refuse(&reader)) {
+        act_unref(body->act);
+        json_doc_free(&body->doc);
         return false;
     }
-    memcpy(invite->hashes[1], invite->hashes[0], HASH_SIZE);
-    invite->is_given = true;
+    if (hash.is_given) {
+        memcpy(invite->hashes[0], hash.text.at, HASH_SIZE);
+        memcpy(invite->hashes[1], hash.text.at, HASH_SIZE);
+        invite->is_given = true;
+    }
     return true;
 }
 

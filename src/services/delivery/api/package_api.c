@@ -202,6 +202,7 @@ static bool check_claim(struct call_run *run)
     if (suite->is_given && known == NULL)
         return call_refuse(run, &unknown);
     suite->number = known == NULL ? 0 : known->id;
+    run->values[CLAIM_UNTIL_S].is_given = true;
     run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)run->delivery->lease_s;
     for (uint32_t i = 0; i < dids->count; i++)
         if (!span_starts(dids->items[i], "did:"))
@@ -222,9 +223,11 @@ const struct call call_get_key_packages = {
         { STEP(package_find_low, SQL_ROWS_ANY, ARG_ITEM, ARG_NOW_S(0), ARG_INT(PACKAGE_THRESHOLD),
               ARG_INT(PACKAGE_LOW_CONVOS)),
             .each = EACH(CLAIM_DIDS) }),
-    .fields = FIELDS({ "keyPackages", FIELD_LIST,
-                         ALL_ROWS(0, CLAIMED_FIELDS,
-                             { "leasedUntil", FIELD_TIME_S, FIELD_PARAM(CLAIM_UNTIL_S) }) },
-        MISSING_FIELD),
+    .fields =
+        FIELDS({ "keyPackages", FIELD_LIST,
+                   ALL_ROWS(0, CLAIMED_FIELDS,
+                       /* a peek leases nothing */
+                       { "leasedUntil", FIELD_TIME_S, FIELD_PARAM(CLAIM_UNTIL_S), OPTIONAL }) },
+            MISSING_FIELD),
     .after = tell_all_low,
 };

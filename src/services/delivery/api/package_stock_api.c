@@ -94,7 +94,7 @@ const struct call call_get_key_package_status = {
                        { "deviceId", FIELD_TEXT, .at = 1 }, { "cipherSuite", FIELD_SUITE, .at = 2 },
                        { "status", FIELD_CHOICE, .at = 8, .choices = package_states },
                        { "lastResort", FIELD_BOOL, .at = 4 }, { "uses", FIELD_INT, .at = 5 },
-                       { "createdAt", FIELD_TIME_S, .at = 6, OPTIONAL },
+                       { "createdAt", FIELD_TIME_S, .at = 6 },
                        { "expiresAt", FIELD_TIME_S, .at = 3, OPTIONAL },
                        { "consumedAt", FIELD_TIME_S, .at = 7, OPTIONAL }) },
             { "cursor", FIELD_HEX, LAST_ROW(0, 0), OPTIONAL }),

@@ -468,3 +468,16 @@ bool param_reader_refuse(struct param_reader *reader)
         http_respond_error(reader->request, 400, "InvalidRequest", reader->expect.message);
     return true;
 }
+
+int param_find(struct http_request *request, const char *name, struct span *ret_value)
+{
+    const struct param params[] = { { name, PARAM_TEXT, .max = 0 }, PARAM_LAST };
+    struct param_reader reader = { .request = request };
+    struct param_value value = { 0 };
+
+    param_read_query(&reader, params, &value);
+    if (param_reader_refuse(&reader))
+        return -1;
+    *ret_value = value.text;
+    return value.is_given;
+}

@@ -90,6 +90,9 @@ void param_reader_fini(struct param_reader *reader);
 /* Answer 400 InvalidRequest or 503 if anything was wrong, and free the document. True: it was. */
 bool param_reader_refuse(struct param_reader *reader);
 
+/* Find one parameter of the query. 1: there, 0: missing, -1: it is malformed or there twice, which was
+ * answered. */
+int param_find(struct http_request *request, const char *name, struct span *ret_value);
 /* True for 1 to 64 letters, digits and - . _ : which is what may follow the # of an identity. */
 bool param_is_device(struct span device);
 /* Fail with a sentence about a value that is none of the choices. */

@@ -11,7 +11,7 @@
 
 enum { RECEIPT_CONVO, RECEIPT_FROM, RECEIPT_LIMIT };
 enum { STEP_HEAD, STEP_MEMBER, STEP_NEWEST, STEP_PREVIOUS, STEP_ROWS };
-enum { HEAD_CHAIN = 1, HEAD_KEPT_CHAIN, HEAD_KEPT_FROM };
+enum { CHAIN_NEWEST = 1, CHAIN_KEPT, CHAIN_KEPT_FROM };
 
 static const char *const receipt_kinds[] = { "commit", "commit", "commit",
     "commit", [LOG_REVOKED] = "revokedCommit", [LOG_REVOKE] = "revocation",
@@ -33,8 +33,8 @@ static void put_previous(
 
     if (call_rows(run, STEP_PREVIOUS) > 0)
         previous = sql_row_bytes(run->unit, call_step(run, STEP_PREVIOUS), 0, 0);
-    else if (has_head(run, HEAD_KEPT_CHAIN))
-        previous = sql_row_bytes(run->unit, call_step(run, STEP_HEAD), 0, HEAD_KEPT_CHAIN);
+    else if (has_head(run, CHAIN_KEPT))
+        previous = sql_row_bytes(run->unit, call_step(run, STEP_HEAD), 0, CHAIN_KEPT);
     delivery_put_hex(writer, field->name, previous);
 }
 
@@ -55,11 +55,11 @@ static bool newest_receipt(const struct call_run *run, struct span *ret_receipt,
 {
     uint32_t head = call_step(run, STEP_HEAD);
 
-    *ret_receipt = sql_row_bytes(run->unit, head, 0, HEAD_CHAIN);
+    *ret_receipt = sql_row_bytes(run->unit, head, 0, CHAIN_NEWEST);
     if (call_rows(run, STEP_NEWEST) > 0)
         *ret_seq = sql_row_int(run->unit, call_step(run, STEP_NEWEST), 0, 0);
-    else if (has_head(run, HEAD_KEPT_CHAIN)) /* its row is no longer kept */
-        *ret_seq = sql_row_int(run->unit, head, 0, HEAD_KEPT_FROM) - 1;
+    else if (has_head(run, CHAIN_KEPT)) /* its row is no longer kept */
+        *ret_seq = sql_row_int(run->unit, head, 0, CHAIN_KEPT_FROM) - 1;
     else
         return false;
     return ret_receipt->size == 32;
@@ -124,7 +124,7 @@ const struct call call_get_receipts = {
             [STEP_ROWS] = { STEP(receipt_list, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
                 ARG_PARAM(RECEIPT_FROM), ARG_PARAM(RECEIPT_LIMIT)) }),
     .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM(RECEIPT_CONVO) },
-        { "oldestSeq", FIELD_INT, COLUMN(STEP_HEAD, HEAD_KEPT_FROM) },
+        { "oldestSeq", FIELD_INT, COLUMN(STEP_HEAD, CHAIN_KEPT_FROM) },
         { "previous", FIELD_PUT, .put = put_previous,
             .fields = FIELDS({ "previous", FIELD_HEX, .at = 0 }) },
         { "receipts", FIELD_LIST,

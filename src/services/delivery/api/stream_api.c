@@ -10,7 +10,8 @@
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "json/json_write.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/api.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/api/text.h"
 #include "services/delivery/convo/event.h"
 
@@ -212,7 +213,7 @@ static bool read_claims(struct http_request *request, struct act *act)
     if (auth_claims_of(request) != NULL) {
         act->claims = auth_claims_create(auth_claims_of(request));
     } else {
-        int found = api_query_query(request, "ticket", &ticket);
+        int found = param_find(request, "ticket", &ticket);
 
         if (found < 0)
             return false;
@@ -235,7 +236,7 @@ static bool read_claims(struct http_request *request, struct act *act)
 static bool read_stream_cursor(struct http_request *request, uint64_t *ret_seq)
 {
     struct span text = http_header(request, "Last-Event-ID");
-    int found = text.at == NULL ? api_query_query(request, "cursor", &text) : 1;
+    int found = text.at == NULL ? param_find(request, "cursor", &text) : 1;
 
     *ret_seq = INT64_MAX;
     if (found <= 0)

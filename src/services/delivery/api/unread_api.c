@@ -2,8 +2,9 @@
 /* unread_api.c: read cursors and unread counts. Messages of others behind an account's cursor are
  * unread. A conversation that the account unread_marked counts one while there are none. Marking twice is
  * fine; a cursor at the newest message clears the mark. */
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
+#include "services/delivery/store/db_query.h"
 #include "services/delivery/store/log_store.h"
 
 static void cursor_answered(struct http_request *request, const struct tr_event *event)
@@ -28,22 +29,22 @@ void api_update_cursor(struct http_request *request)
 
 static void one_counted(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = db_query_unit(request, event);
+    struct sql_unit *unit = db_query_result(request, event);
     struct buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
     if (unit == NULL)
         return;
     if (sql_unit_rows(unit, 0) == 0) { /* removed meanwhile */
-        db_query_end(request);
+        db_query_release(request);
         http_respond_error(request, 403, "NotMember", "You are not a member of this conversation.");
         return;
     }
     json_put_object(&writer, NULL);
     json_put_int(&writer, "unreadCount", sql_row_int(unit, 0, 0, 0));
     json_put_end(&writer);
-    db_query_end(request);
-    api_query_respond(request, &answer);
+    db_query_release(request);
+    call_respond(request, &answer);
 }
 
 /* The mark is stored; the database counts the unread messages. */
@@ -61,7 +62,7 @@ static void unread_marked(struct http_request *request, const struct tr_event *e
         sql_unit_text(unit, act->claims->issuer);
     }
     api_end(request);
-    db_query_run(request, http_service(request), unit, true, one_counted);
+    db_query_start(request, http_service(request), unit, true, one_counted);
 }
 
 void api_mark_unread(struct http_request *request)

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/convo/act.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/mls/mls_check.h"

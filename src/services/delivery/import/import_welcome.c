@@ -4,7 +4,7 @@
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/schema.h"

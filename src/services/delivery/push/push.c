@@ -19,7 +19,7 @@
 #include "base/assert.h"
 #include "http/client.h"
 #include "json/json_write.h"
-#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/call.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
 #include "support/metric.h"
@@ -389,7 +389,7 @@ static void forget(struct push *push, struct tr_context *ctx, struct push_task *
     struct sql_unit *unit;
 
     split_device_key(task, &did, &device);
-    unit = sql_unit_create(api_query_key(did));
+    unit = sql_unit_create(call_key(did));
     if (unit != NULL) {
         sql_unit_step(unit, &forget_token, SQL_ROWS_ANY);
         sql_unit_text(unit, did);

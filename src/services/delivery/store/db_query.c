@@ -8,13 +8,13 @@
 
 struct db_query {
     _Atomic uint32_t holders;
-    struct sql_unit *unit; /* the db_worker's while it runs */
+    struct sql_unit *unit; /* NULL while it runs */
     bool is_read;
-    int refused; /* the unit was not taken, because of this; 0: it was */
+    int refused; /* why the database did not take the unit; 0: it did */
     uint32_t number;
     tr_reply_handle reply;
     struct db_query *next;
-    void *with; /* the request's */
+    void *data; /* the request's */
 };
 
 struct db_worker_message {
@@ -37,7 +37,7 @@ static void db_query_unref(struct db_query *db_query)
     base_free(db_query);
 }
 
-/* ---- the db_worker -------------------------------------------------------------------------- */
+/* ---- the worker ----------------------------------------------------------------------------- */
 
 static enum tr_next db_worker_handle(void *self, struct tr_context *ctx, void *message)
 {
@@ -75,6 +75,7 @@ static enum tr_next db_worker_event(
         link = &(*link)->next;
     db_query = *link;
     tr_assert(db_query != NULL);
+    tr_assert(db_query->unit == NULL);
     *link = db_query->next;
     db_query->unit = unit;
     tr_reply_send(&db_query->reply, 0, NULL, 0);
@@ -122,7 +123,7 @@ static void db_worker_drop(void *message)
 }
 
 const struct tr_type db_worker_type = {
-    .name = "delivery_clerk",
+    .name = "delivery_db_worker",
     .message_size = sizeof(struct db_worker_message),
     .state_size = sizeof(struct db_worker),
     .start = db_worker_begin,
@@ -136,7 +137,7 @@ const struct tr_type db_worker_type = {
 int db_worker_start(struct delivery *delivery)
 {
     return tr_spawn(delivery->system, &db_worker_type, &(struct db_worker){ .delivery = delivery },
-        &(struct tr_spawn_options){ .name = "delivery db_worker",
+        &(struct tr_spawn_options){ .name = "delivery database worker",
             .owner = "delivery",
             .supervisor = delivery->supervisor,
             .box = { .capacity = 4096, .full = TR_FULL_FAIL } },
@@ -145,8 +146,8 @@ int db_worker_start(struct delivery *delivery)
 
 /* ---- the request's side --------------------------------------------------------------------- */
 
-static bool send(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
-    bool is_read, http_then_fn then, void *with)
+static bool db_query_send(struct http_request *request, struct delivery *delivery,
+    struct sql_unit *unit, bool is_read, http_then_fn then, void *data)
 {
     struct db_query *db_query = unit == NULL ? NULL : base_calloc(sizeof *db_query);
     struct db_worker_message message = { db_query };
@@ -158,44 +159,44 @@ static bool send(struct http_request *request, struct delivery *delivery, struct
     atomic_init(&db_query->holders, 2);
     db_query->unit = unit;
     db_query->is_read = is_read;
-    db_query->with = with;
+    db_query->data = data;
     http_set_data(request, db_query);
     if (http_ask(request, delivery->db_worker, &message, sizeof message, then) == 0)
         return true;
     db_query_unref(db_query);
-    db_query_end(request);
+    db_query_release(request);
     return false;
 }
 
-void db_query_run(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
+void db_query_start(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
     bool is_read, http_then_fn then)
 {
-    db_query_run_with(request, delivery, unit, is_read, then, NULL, NULL);
+    db_query_start_with(request, delivery, unit, is_read, then, NULL, NULL);
 }
 
-void db_query_run_with(struct http_request *request, struct delivery *delivery,
-    struct sql_unit *unit, bool is_read, http_then_fn then, void *with, void (*dropped)(void *with))
+void db_query_start_with(struct http_request *request, struct delivery *delivery,
+    struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data))
 {
-    if (send(request, delivery, unit, is_read, then, with))
+    if (db_query_send(request, delivery, unit, is_read, then, data))
         return;
-    if (dropped != NULL)
-        dropped(with);
+    if (drop != NULL)
+        drop(data);
     http_respond_shed(request, 503, 1, "busy");
 }
 
-void *db_query_with(const struct http_request *request)
+void *db_query_data(const struct http_request *request)
 {
-    return ((const struct db_query *)http_data(request))->with;
+    return ((const struct db_query *)http_data(request))->data;
 }
 
-void db_query_end(struct http_request *request)
+void db_query_release(struct http_request *request)
 {
     db_query_unref(http_data(request));
     http_set_data(request, NULL);
 }
 
-/* The unit, if it was run to its end; NULL: the request has been answered. */
-static struct sql_unit *came_back(
+/* The unit, if it ran to its end; NULL: the request has been answered. */
+static struct sql_unit *db_query_came_back(
     struct http_request *request, const struct db_query *db_query, const struct tr_event *event)
 {
     int status = event->status;
@@ -210,38 +211,37 @@ static struct sql_unit *came_back(
     return NULL;
 }
 
-struct sql_unit *db_query_any_unit(struct http_request *request, const struct tr_event *event)
+struct sql_unit *db_query_any_result(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = came_back(request, http_data(request), event);
+    struct sql_unit *unit = db_query_came_back(request, http_data(request), event);
 
     if (unit != NULL && auth_is_replay(unit)) {
-        http_respond_error(
-            request, 401, "TokenReplayed", "this token was used before: make a new one");
+        http_respond_error(request, 401, "TokenReplayed", "This token was used; make a new one.");
         unit = NULL;
     }
     if (unit == NULL)
-        db_query_end(request);
+        db_query_release(request);
     return unit;
 }
 
-struct sql_unit *db_query_unit(struct http_request *request, const struct tr_event *event)
+struct sql_unit *db_query_result(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = db_query_any_unit(request, event);
+    struct sql_unit *unit = db_query_any_result(request, event);
 
     if (unit == NULL || sql_unit_status(unit) == 0)
         return unit;
-    http_respond_error(request, 409, "Conflict", "this changed meanwhile: look again");
-    db_query_end(request);
+    http_respond_error(request, 409, "Conflict", "This changed in the meantime; read it again.");
+    db_query_release(request);
     return NULL;
 }
 
-struct sql_unit *db_query_take(struct http_request *request, const struct tr_event *event)
+struct sql_unit *db_query_take_unit(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = db_query_unit(request, event);
+    struct sql_unit *unit = db_query_result(request, event);
 
     if (unit == NULL)
         return NULL;
     ((struct db_query *)http_data(request))->unit = NULL;
-    db_query_end(request);
+    db_query_release(request);
     return unit;
 }

@@ -5,6 +5,35 @@
 
 #include "sql/sql.h"
 
+enum { COMMITS_MAX = 1000 };
+
+/* A page of the log of $1 for $2, after seq $3, from epoch $8 on, of kinds up to $4 or of the one
+ * kind $4: $5 rows. It has what was said while the caller was in, with the commit that removed it,
+ * and no commit that is revoked or of a former group. No call is more frequent, so it is one
+ * statement: the first row describes the conversation and the caller (enum head_column), the others
+ * are of the log (enum log_column). A row has its bytes if they are at most $6, or its seq is $7. */
+extern const struct sql_statement log_list;
+extern const struct sql_statement log_list_rare;
+enum head_column { HEAD_EPOCH, HEAD_SEQ, HEAD_KEPT_FROM, HEAD_JOIN_SEQ, HEAD_IS_IN = 8 };
+enum log_column {
+    LOG_SEQ,
+    LOG_KIND,
+    LOG_BASE_EPOCH,
+    LOG_EPOCH,
+    LOG_NAME,
+    LOG_OP,
+    LOG_SENDER,
+    LOG_BYTES,
+    LOG_CREATED_MS,
+};
+/* Columns: epoch, seq, kept_from, group_info_epoch, epoch of the oldest commit that is kept. */
+extern const struct sql_statement log_find_convo;
+/* Of $2 as far as seq $3 is concerned. Columns: since when it was in, is it in now, when it left. */
+extern const struct sql_statement log_find_member;
+/* Commits that led to epochs from $3 + 1 to $4. Columns: seq, kind, base_epoch, epoch, id that the
+ * sender gave, bytes, created_ms, sender, rows before the cut to $6 bytes. */
+extern const struct sql_statement log_list_commits;
+
 /* How far the message that $3 sent as $2 came. Columns: seq, epoch, created_ms, members at that
  * time without the sender, those of them that have read it. */
 extern const struct sql_statement log_find_status;

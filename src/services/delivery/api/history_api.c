@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* history_api.c: reading the log of a conversation over HTTP: getMessages and getCommits. The
+ * database answers, bounded by when the caller was a member. A poll with nothing new is answered by
+ * the conversation, if that is in memory. */
+#include "base/assert.h"
+#include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
+#include "services/delivery/api/text.h"
+#include "services/delivery/convo/event.h"
+#include "services/delivery/delivery_metrics.h"
+#include "services/delivery/store/db_query.h"
+#include "services/delivery/store/log_store.h"
+#include "services/delivery/store/schema.h"
+
+enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50, ANSWER_HEAD_BYTES = 256, ANSWER_ROW_BYTES = 256 };
+enum { STEP_CONVO, STEP_MEMBER, STEP_COMMITS };
+#define NO_CONVO REFUSE(404, "ConvoNotFound", "There is no such conversation.")
+#define NO_MEMBER REFUSE(403, "NotMember", "You are not a member of this conversation.")
+
+/* ---- what is no longer kept ----------------------------------------------------------------- */
+
+static int64_t convo_int(const struct call_run *run, uint32_t column)
+{
+    return sql_row_int(run->unit, call_step(run, STEP_CONVO), 0, column);
+}
+
+static bool is_caller_in(const struct call_run *run)
+{
+    return sql_row_int(run->unit, call_step(run, STEP_MEMBER), 0, 1) == 1;
+}
+
+/* The epoch of the oldest commit that is kept. */
+static int64_t oldest_epoch(const struct call_run *run)
+{
+    return sql_row_is_null(run->unit, call_step(run, STEP_CONVO), 0, 4) ? convo_int(run, 0) + 1
+                                                                        : convo_int(run, 4);
+}
+
+/* Free the unit and answer with an error that has members of its own. Always false. */
+static bool respond_history(struct call_run *run, unsigned status, struct buffer *answer)
+{
+    db_query_release(run->request);
+    if (answer->failed != 0)
+        http_respond_shed(run->request, 503, 1, "memory");
+    else
+        http_respond_buffer(run->request, status, "application/json", answer);
+    buffer_free(answer);
+    return false;
+}
+
+/* 410 with the place to resume at, or the group info to join again with. A caller who is out hears
+ * of what it may still read, and not how far the others are. */
+static bool refuse_compacted(struct call_run *run)
+{
+    int64_t kept_from = convo_int(run, 2);
+    bool is_in = is_caller_in(run);
+    bool may_resume =
+        is_in || kept_from <= sql_row_int(run->unit, call_step(run, STEP_MEMBER), 0, 2);
+    struct buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", "HistoryCompacted");
+    json_put_text(&writer, "message",
+        may_resume ? "These messages are no longer kept; resume at oldestSeq."
+                   : "These messages are no longer kept.");
+    if (may_resume)
+        json_put_int(&writer, "oldestSeq", kept_from);
+    if (is_in)
+        json_put_int(&writer, "oldestEpoch", oldest_epoch(run));
+    if (is_in && !sql_row_is_null(run->unit, call_step(run, STEP_CONVO), 0, 3))
+        json_put_int(&writer, "groupInfoEpoch", convo_int(run, 3));
+    json_put_end(&writer);
+    return respond_history(run, 410, &answer);
+}
+
+#define FIND_CONVO(convo)                                                                          \
+    [STEP_CONVO] = { STEP(log_find_convo, SQL_ROWS_ANY, ARG_PARAM(convo)), .missing = NO_CONVO }
+#define FIND_MEMBER(convo, since)                                                                  \
+    [STEP_MEMBER] = { STEP(log_find_member, SQL_ROWS_ANY, ARG_PARAM(convo), ARG_CALLER, since),    \
+        .missing = NO_MEMBER }
+
+/* ---- getMessages ---------------------------------------------------------------------------- */
+
+/* Behind the last parameter: the newest or the only kind, rows to read, bytes that a row may have,
+ * and the seq of a row that comes whatever its size. */
+enum {
+    PAGE_CONVO,
+    PAGE_LIMIT,
+    PAGE_SINCE,
+    PAGE_EPOCH,
+    PAGE_TYPE,
+    PAGE_KIND = PAGE_TYPE + 2,
+    PAGE_ROWS,
+    PAGE_BYTES,
+    PAGE_LARGE,
+};
+static const char *const page_types[] = { "app", "proposal", "commit", NULL };
+static const struct param page_params[] = {
+    [PAGE_CONVO] = PARAM_CONVO,
+    [PAGE_LIMIT] = PARAM_LIMIT(100, LIMIT_DEFAULT),
+    [PAGE_SINCE] = { "sinceSeq", PARAM_INT, .min = 0, .max = INT64_MAX - 1 },
+    [PAGE_EPOCH] = { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
+    [PAGE_TYPE] = { "type", PARAM_CHOICE, .choices = page_types },
+    PARAM_LAST,
+};
+
+static int64_t head_int(const struct sql_unit *unit, enum head_column column)
+{
+    return sql_row_int(unit, 0, 0, (uint32_t)column);
+}
+
+static bool head_has(const struct sql_unit *unit, enum head_column column)
+{
+    return !sql_row_is_null(unit, 0, 0, (uint32_t)column);
+}
+
+/* Rows of the log are numbered from 1: row 0 is the head. */
+static int64_t log_int(const struct sql_unit *unit, uint32_t row, enum log_column column)
+{
+    return sql_row_int(unit, 0, row, (uint32_t)column);
+}
+
+static struct span log_bytes(const struct sql_unit *unit, uint32_t row, enum log_column column)
+{
+    return sql_row_is_null(unit, 0, row, (uint32_t)column)
+               ? (struct span){ NULL, 0 }
+               : sql_row_bytes(unit, 0, row, (uint32_t)column);
+}
+
+static uint32_t log_count(const struct sql_unit *unit)
+{
+    return sql_unit_rows(unit, 0) - 1;
+}
+
+/* The id that the sender gave, as LOG_MESSAGE_ID has it, which costs the database more. */
+static struct span given_id(const struct sql_unit *unit, uint32_t row)
+{
+    struct span name = log_bytes(unit, row, LOG_NAME), op = log_bytes(unit, row, LOG_OP);
+    size_t before = sizeof "msg::" - 1 + log_bytes(unit, row, LOG_SENDER).size;
+
+    if (name.at != NULL || !span_starts(op, "msg:") || op.size < before)
+        return name;
+    return (struct span){ op.at + before, op.size - before };
+}
+
+static void put_message(
+    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct span convo)
+{
+    static const char *const types[] = { [MLS_APPLICATION] = "app",
+        [MLS_PROPOSAL] = "proposal",
+        [MLS_COMMIT] = "commit",
+        [LOG_REVOKED] = "revokedCommit",
+        [LOG_REVOKE] = "commitRevoked",
+        [LOG_FORMER] = "formerCommit",
+        [LOG_RESET] = "groupReset" };
+    int64_t kind = log_int(unit, row, LOG_KIND), seq = log_int(unit, row, LOG_SEQ);
+    char id[DELIVERY_ID_SIZE];
+
+    json_put_object(writer, NULL);
+    json_put_string(
+        writer, "id", delivery_message_id(given_id(unit, row), convo, (uint64_t)seq, id));
+    json_put_string(writer, "convoId", convo);
+    delivery_put_bytes(writer, "ciphertext", log_bytes(unit, row, LOG_BYTES));
+    json_put_int(writer, "epoch", log_int(unit, row, LOG_EPOCH));
+    json_put_int(writer, "baseEpoch", log_int(unit, row, LOG_BASE_EPOCH));
+    json_put_int(writer, "seq", seq);
+    delivery_put_time(writer, "createdAt", log_int(unit, row, LOG_CREATED_MS));
+    json_put_text(
+        writer, "messageType", types[kind >= 1 && kind <= LOG_RESET ? kind : MLS_APPLICATION]);
+    json_put_end(writer);
+}
+
+/* A caller who is no longer in does not hear how far the others are. */
+static bool is_in_now(const struct sql_unit *unit)
+{
+    return head_int(unit, HEAD_IS_IN) == 1;
+}
+
+/* True if less than everything was asked for. */
+static bool is_filtered(const struct call_run *run)
+{
+    return run->values[PAGE_TYPE].is_given || run->values[PAGE_EPOCH].is_given;
+}
+
+/* Write the numbers between the first that could come and the last that came that have no row: of
+ * revoked commits, and of times the caller was not in. */
+static void put_gaps(
+    struct json_writer *writer, const struct sql_unit *unit, uint32_t count, uint64_t since)
+{
+    int64_t next = (int64_t)since + 1, missing = 0;
+
+    if (head_has(unit, HEAD_JOIN_SEQ) && next <= head_int(unit, HEAD_JOIN_SEQ))
+        next = head_int(unit, HEAD_JOIN_SEQ) + 1;
+    if (next < head_int(unit, HEAD_KEPT_FROM))
+        next = head_int(unit, HEAD_KEPT_FROM);
+    json_put_object(writer, "gapInfo");
+    json_put_array(writer, "missingSeqs");
+    for (uint32_t row = 1; row <= count; row++) {
+        for (; next < log_int(unit, row, LOG_SEQ); next++)
+            if (missing++ < GAPS_MAX)
+                json_put_int(writer, NULL, next);
+            else
+                next = log_int(unit, row, LOG_SEQ) - 1;
+        next++;
+    }
+    json_put_end(writer);
+    json_put_bool(writer, "hasGaps", missing > 0);
+    if (is_in_now(unit))
+        json_put_int(
+            writer, "totalMessages", head_int(unit, HEAD_SEQ) - head_int(unit, HEAD_KEPT_FROM) + 1);
+    json_put_end(writer);
+}
+
+/* How many of the rows go into this answer: up to one that is too large to come with others. */
+static uint32_t page_count(const struct call_run *run)
+{
+    uint32_t count = 0;
+
+    while (count < run->values[PAGE_LIMIT].number && count < log_count(run->unit) &&
+           !sql_row_is_null(run->unit, call_step(run, 0), count + 1, LOG_BYTES))
+        count++;
+    return count;
+}
+
+static bool compacted_read(struct call_run *run)
+{
+    return refuse_compacted(run);
+}
+
+static const struct call read_compacted = {
+    .params = page_params,
+    .steps = CALL_STEPS(FIND_CONVO(PAGE_CONVO), FIND_MEMBER(PAGE_CONVO, ARG_PARAM(PAGE_SINCE))),
+    .decide = compacted_read,
+};
+
+/* 409 with the end of the log. The read is not older than the request, and a client has a number
+ * only from what was stored before: this one is of another database. */
+static bool refuse_ahead(struct call_run *run)
+{
+    struct buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", "CursorAhead");
+    json_put_text(&writer, "message", "The log ends before sinceSeq; go on at currentSeq.");
+    json_put_int(&writer, "currentSeq", head_int(run->unit, HEAD_SEQ));
+    json_put_int(&writer, "currentEpoch", head_int(run->unit, HEAD_EPOCH));
+    json_put_end(&writer);
+    return respond_history(run, 409, &answer);
+}
+
+static bool page_read(struct call_run *run)
+{
+    static const struct refusal no_convo = NO_CONVO, no_member = NO_MEMBER;
+    const struct param_value *since = &run->values[PAGE_SINCE];
+    const struct sql_unit *unit = run->unit;
+    int64_t from = since->number;
+
+    tr_assert(call_step(run, 0) == 0); /* the accessors of the page count on it */
+    if (!head_has(unit, HEAD_EPOCH))
+        return call_refuse(run, &no_convo);
+    if (!head_has(unit, HEAD_IS_IN))
+        return call_refuse(run, &no_member);
+    if (head_has(unit, HEAD_JOIN_SEQ) && from < head_int(unit, HEAD_JOIN_SEQ))
+        from = head_int(unit, HEAD_JOIN_SEQ);
+    if (since->is_given && head_has(unit, HEAD_JOIN_SEQ) &&
+        from < head_int(unit, HEAD_KEPT_FROM) - 1) {
+        call_next(run, &read_compacted);
+        return false;
+    }
+    if (since->is_given && is_in_now(unit) && since->number > head_int(unit, HEAD_SEQ))
+        return refuse_ahead(run);
+    run->next = page_count(run);
+    if (run->next > 0 || log_count(unit) == 0)
+        return true;
+    run->values[PAGE_LARGE].number = log_int(unit, 1, LOG_SEQ);
+    call_next(run, run->call);
+    return false;
+}
+
+/* About as much as the answer will have. */
+static size_t page_size(const struct call_run *run)
+{
+    size_t size = ANSWER_HEAD_BYTES;
+
+    for (uint32_t row = 1; row <= run->next; row++)
+        size += log_bytes(run->unit, row, LOG_BYTES).size * 4 / 3 +
+                call_text(run, PAGE_CONVO).size + ANSWER_ROW_BYTES;
+    return size;
+}
+
+static void put_page(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
+{
+    const struct call_run *run = call_run_of(source);
+    const struct sql_unit *unit = run->unit;
+    uint32_t count = run->next;
+
+    json_put_array(writer, field->fields[0].name);
+    for (uint32_t row = 1; row <= count; row++)
+        put_message(writer, unit, row, call_text(run, PAGE_CONVO));
+    json_put_end(writer);
+    if (count > 0)
+        json_put_int(writer, "lastSeq", log_int(unit, count, LOG_SEQ));
+    json_put_bool(writer, "hasMore", log_count(unit) > count);
+    if (!is_filtered(run))
+        put_gaps(writer, unit, count, (uint64_t)run->values[PAGE_SINCE].number);
+    if (is_in_now(unit)) {
+        json_put_int(writer, "currentSeq", head_int(unit, HEAD_SEQ));
+        json_put_int(writer, "currentEpoch", head_int(unit, HEAD_EPOCH));
+    }
+}
+
+static bool lists_all(const struct call_run *run)
+{
+    return !run->values[PAGE_TYPE].is_given || run->values[PAGE_KIND].number == MLS_APPLICATION;
+}
+
+static bool check_page(struct call_run *run)
+{
+    const struct param_value *type = &run->values[PAGE_TYPE];
+    int64_t limit = run->values[PAGE_LIMIT].number;
+
+    run->values[PAGE_KIND].number = type->is_given ? MLS_APPLICATION + type->number : LOG_RESET;
+    run->values[PAGE_ROWS].number = limit + 1; /* one more shows that there is more */
+    run->values[PAGE_BYTES].number = LOG_PAGE_BYTES / limit;
+    return true;
+}
+
+/* Rows are the hottest read of the service, so `put` writes them without the table. */
+static const struct field page_fields[] = {
+    { NULL, FIELD_PUT, .put = put_page,
+        .fields = FIELDS(
+            { "messages", FIELD_LIST,
+                .fields = FIELDS({ "id", FIELD_TEXT, .at = 0 }, { "convoId", FIELD_TEXT, .at = 0 },
+                    { "ciphertext", FIELD_BYTES, .at = 0 }, { "epoch", FIELD_INT, .at = 0 },
+                    { "baseEpoch", FIELD_INT, .at = 0 }, { "seq", FIELD_INT, .at = 0 },
+                    { "createdAt", FIELD_TIME_MS, .at = 0 },
+                    { "messageType", FIELD_TEXT, .at = 0 }) },
+            { "lastSeq", FIELD_INT, OPTIONAL }, { "hasMore", FIELD_BOOL, .at = 0 },
+            { "gapInfo", FIELD_OBJECT, OPTIONAL,
+                .fields = FIELDS(
+                    { "missingSeqs", FIELD_LIST, .fields = FIELDS({ NULL, FIELD_INT, .at = 0 }) },
+                    { "hasGaps", FIELD_BOOL, .at = 0 }, { "totalMessages", FIELD_INT, OPTIONAL }) },
+            { "currentSeq", FIELD_INT, OPTIONAL }, { "currentEpoch", FIELD_INT, OPTIONAL }) },
+    FIELD_LAST,
+};
+#define READ_PAGE                                                                                  \
+    .steps =                                                                                       \
+        CALL_STEPS({ STEP(log_list, SQL_ROWS_ANY, ARG_PARAM(PAGE_CONVO), ARG_CALLER,               \
+                         ARG_PARAM(PAGE_SINCE), ARG_VALUE(PAGE_KIND), ARG_VALUE(PAGE_ROWS),        \
+                         ARG_VALUE(PAGE_BYTES), ARG_VALUE(PAGE_LARGE), ARG_PARAM(PAGE_EPOCH)),     \
+            .when = lists_all, .otherwise = &log_list_rare }),                                     \
+    .decide = page_read, .answer_size = page_size, .fields = page_fields, .is_large = true
+
+static const struct call read_messages = { .params = page_params, .check = check_page, READ_PAGE };
+
+/* ---- polls ---------------------------------------------------------------------------------- */
+
+/* Write what put_page writes of a page without rows. */
+static void put_nothing_new(struct act *act, bool has_filter)
+{
+    struct json_writer writer = json_writer(&act->answer);
+
+    (void)buffer_reserve(&act->answer, ANSWER_HEAD_BYTES);
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "messages");
+    json_put_end(&writer);
+    json_put_bool(&writer, "hasMore", false);
+    if (!has_filter) {
+        json_put_object(&writer, "gapInfo");
+        json_put_array(&writer, "missingSeqs");
+        json_put_end(&writer);
+        json_put_bool(&writer, "hasGaps", false);
+        json_put_int(
+            &writer, "totalMessages", (int64_t)(act->result_seq - act_poll(act)->kept_from + 1));
+        json_put_end(&writer);
+    }
+    json_put_int(&writer, "currentSeq", (int64_t)act->result_seq);
+    json_put_int(&writer, "currentEpoch", (int64_t)act->result_epoch);
+    json_put_end(&writer);
+}
+
+/* The database answers if the conversation had no answer, or ended before it gave one. */
+static void poll_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct act *act = http_data(request);
+    struct span text;
+
+    if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
+        api_end(request);
+        http_respond_lost(request, event->status, false, "conversation");
+    } else if (event->status < 0 || act->status != 200 || act_poll(act)->must_read) {
+        api_end(request);
+        call_begin(request, &read_messages);
+    } else {
+        delivery_metrics_add(DELIVERY_METRIC_POLLS, 1);
+        put_nothing_new(act,
+            http_parameter(request, "type", &text) || http_parameter(request, "fromEpoch", &text));
+        if (act->answer.failed != 0)
+            http_respond_shed(request, 503, 1, "memory");
+        else
+            http_respond_buffer(request, 200, "application/json", &act->answer);
+        api_end(request);
+    }
+}
+
+/* A client with a cursor most often has everything. Its conversation knows, if it is in memory; it
+ * is not woken for that, since reading it would cost as much as the page. */
+static bool poll_or_read(struct call_run *run)
+{
+    struct act *act;
+
+    if (run->values[PAGE_SINCE].number > 0) {
+        act = act_create(&poll_act_type, auth_claims_of(run->request));
+        if (act != NULL) {
+            act->convo = call_text(run, PAGE_CONVO); /* the request's, until the act is sent */
+            act_poll(act)->seq = (uint64_t)run->values[PAGE_SINCE].number;
+            if (api_send_if_live(run->request, act, poll_answered))
+                return false;
+        }
+    }
+    return check_page(run);
+}
+
+const struct call call_get_messages = { .params = page_params, .check = poll_or_read, READ_PAGE };
+
+/* ---- getCommits ----------------------------------------------------------------------------- */
+
+/* Behind the last parameter: a commit leads to the epoch after its own. */
+enum { COMMITS_CONVO, COMMITS_FROM, COMMITS_TO, COMMITS_BASE = 4 };
+
+static bool check_commits(struct call_run *run)
+{
+    static const struct refusal missing = REFUSE(400, "InvalidEpochRange", "fromEpoch is missing.");
+    static const struct refusal range =
+        REFUSE(400, "InvalidEpochRange", "fromEpoch must be at most toEpoch.");
+    const struct param_value *from = &run->values[COMMITS_FROM];
+
+    if (!from->is_given)
+        return call_refuse(run, &missing);
+    if (from->number > run->values[COMMITS_TO].number)
+        return call_refuse(run, &range);
+    run->values[COMMITS_BASE].number = from->number - 1;
+    return true;
+}
+
+/* True if a commit that led to fromEpoch, or a later one, is no longer kept. A caller who is out is
+ * told by what it may see: the epoch of the oldest commit may be one that it has never heard of. */
+static bool is_commit_gone(const struct call_run *run)
+{
+    int64_t from = run->values[COMMITS_FROM].number;
+    uint32_t member = call_step(run, STEP_MEMBER);
+
+    if (sql_row_is_null(run->unit, member, 0, 0) ||
+        sql_row_int(run->unit, member, 0, 0) >= convo_int(run, 2) - 1)
+        return false;
+    if (is_caller_in(run))
+        return from < oldest_epoch(run);
+    return call_rows(run, STEP_COMMITS) == 0 ||
+           from < sql_row_int(run->unit, call_step(run, STEP_COMMITS), 0, 3);
+}
+
+/* One commit may be had as it is. */
+static bool commits_read(struct call_run *run)
+{
+    uint32_t step = call_step(run, STEP_COMMITS);
+    struct buffer answer = { 0 };
+
+    if (is_commit_gone(run))
+        return refuse_compacted(run);
+    if (call_rows(run, STEP_COMMITS) != 1 || !api_wants_mls(run->request) ||
+        sql_row_bytes(run->unit, step, 0, 5).size == 0)
+        return true;
+    buffer_span(&answer, sql_row_bytes(run->unit, step, 0, 5));
+    db_query_release(run->request);
+    if (answer.failed != 0)
+        http_respond_shed(run->request, 503, 1, "memory");
+    else
+        http_respond_buffer(run->request, 200, "message/mls", &answer);
+    buffer_free(&answer);
+    return false;
+}
+
+static void put_commit_id(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
+{
+    const struct call_run *run = call_run_of(source);
+    uint32_t step = call_step(run, STEP_COMMITS);
+    struct span given = { NULL, 0 };
+    char text[DELIVERY_ID_SIZE];
+
+    if (!sql_row_is_null(run->unit, step, source->row, 4))
+        given = sql_row_bytes(run->unit, step, source->row, 4);
+    json_put_string(writer, field->name,
+        delivery_message_id(given, call_text(run, COMMITS_CONVO),
+            (uint64_t)sql_row_int(run->unit, step, source->row, 0), text));
+}
+
+static void put_has_more(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
+{
+    const struct call_run *run = call_run_of(source);
+    uint32_t count = call_rows(run, STEP_COMMITS);
+
+    json_put_bool(writer, field->name,
+        count > COMMITS_MAX ||
+            (count > 0 && sql_row_int(run->unit, call_step(run, STEP_COMMITS), 0, 8) > count));
+}
+
+const struct call call_get_commits = {
+    .params = PARAMS([COMMITS_CONVO] = PARAM_CONVO,
+        [COMMITS_FROM] = { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
+        [COMMITS_TO] = { "toEpoch", PARAM_INT, .min = 0, .max = INT64_MAX, .fallback = INT64_MAX }),
+    .check = check_commits,
+    .steps = CALL_STEPS(FIND_CONVO(COMMITS_CONVO), FIND_MEMBER(COMMITS_CONVO, ARG_INT(0)),
+        [STEP_COMMITS] = { STEP(log_list_commits, SQL_ROWS_ANY, ARG_PARAM(COMMITS_CONVO),
+            ARG_CALLER, ARG_VALUE(COMMITS_BASE), ARG_PARAM(COMMITS_TO), ARG_INT(COMMITS_MAX + 1),
+            ARG_INT(LOG_PAGE_BYTES)) }),
+    .decide = commits_read,
+    .is_large = true,
+    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM(COMMITS_CONVO) },
+        { "commits", FIELD_LIST, .number = COMMITS_MAX,
+            ROWS(STEP_COMMITS,
+                { "id", FIELD_PUT, .put = put_commit_id,
+                    .fields = FIELDS({ "id", FIELD_TEXT, .at = 0 }) },
+                { "epoch", FIELD_INT, .at = 3 }, { "baseEpoch", FIELD_INT, .at = 2 },
+                { "seq", FIELD_INT, .at = 0 }, { "sender", FIELD_TEXT, .at = 7 },
+                { "commitData", FIELD_BYTES, .at = 5 }, { "createdAt", FIELD_TIME_MS, .at = 6 }) },
+        { "hasMore", FIELD_PUT, .put = put_has_more,
+            .fields = FIELDS({ "hasMore", FIELD_BOOL, .at = 0 }) }),
+};

@@ -38,7 +38,7 @@ struct delivery {
     int64_t log_kept_s;             /* of rows that all members have read; 0: for ever */
     struct crypto_key *receipt_key; /* Ed25519 */
     tr_sender retention;
-    tr_sender push; /* wakes devices; without a box: nobody is woken */
+    tr_sender push; /* wakes devices; without a box there are no pushes */
     struct http_client *push_client;
     tr_sender inspector;       /* looks for operators */
     uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */

@@ -2,6 +2,7 @@
 #include "services/delivery/api/bundle.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/digest.h"
 #include "services/delivery/api/text.h"
 
@@ -9,6 +10,7 @@ void bundle_add_welcome(struct api_body *body, struct span welcome)
 {
     struct act_members *members = body->act->members;
 
+    tr_assert(members != NULL);
     if (welcome.size > 0 && members->welcome_count < ACT_WELCOMES_MAX)
         members->welcomes[members->welcome_count++] = welcome;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_api.c: what a request waits for before its act goes to the conversation, in at most two
- * round trips: one read (what is stored of the epoch, and the owners of the key packages that the
- * Welcomes name), then the pool, for the signatures. */
+/* check_api.c: the checks before an act goes to its conversation, in at most two round trips: one
+ * read (the GroupInfo and proposals of the epoch, the owners of the key packages that the Welcomes
+ * name), then the pool, for the signatures. */
 #include "base/alloc.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/recipients.h"
@@ -13,6 +13,7 @@ static void check_conclude(struct http_request *request, struct commit_check *ch
 {
     struct recipients_refusal refusal = { 0, NULL, NULL };
 
+    tr_assert(check->why == NULL);
     if (check->owners_count > 0)
         refusal = recipients_take_owners(check->act, check->unit, check->owners_first);
     if (refusal.label != NULL)

@@ -139,6 +139,7 @@ static void convo_submit(struct http_request *request, struct api_body *body)
     const char *why = body->expect.message;
     const char *label = body->expect.failed ? "InvalidRequest" : NULL;
 
+    tr_assert(act->members != NULL);
     if (label == NULL && act_has(act, ACT_COMMITS))
         label = commit_check_body(act_commit(act), mode, &why);
     if (label == NULL)

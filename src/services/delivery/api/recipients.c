@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/encoding.h"
 
 /* ---- the listed hashes ------------------------------------------------------------------------- */
@@ -133,6 +134,7 @@ const char *recipients_read(struct act_members *members)
 
     if (why != NULL || count == 0)
         return why;
+    tr_assert(members->named == NULL);
     members->named = members->adds;
     members->named_count = members->add_count;
     members->add_count = 0;

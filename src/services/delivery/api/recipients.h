@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recipients.h: the accounts that the Welcomes of a request are for. The references in the Welcomes
- * decide; what the request lists beside them (didList, keyPackageHashes) must agree. */
+ * decide; the lists of the request (didList, keyPackageHashes) must agree. */
 #ifndef SERVICES_DELIVERY_API_RECIPIENTS_H
 #define SERVICES_DELIVERY_API_RECIPIENTS_H
 

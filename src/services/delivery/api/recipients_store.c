@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recipients_store.c: the owners of the key packages that Welcomes name. */
+#include "base/assert.h"
 #include "services/delivery/api/recipients.h"
 #include "sql/sql.h"
 
@@ -62,6 +63,7 @@ struct recipients_refusal recipients_take_owners(
     size_t op_from = act->op.at == NULL ? 0 : (size_t)(act->op.at - act->decoded.bytes);
     size_t from = act->decoded.size;
 
+    tr_assert(act->members != NULL);
     if (!copy_owners(act, unit, first))
         return (struct recipients_refusal){ 404, "KeyPackageNotFound",
             "A Welcome names a key package that this server did not hand out." };

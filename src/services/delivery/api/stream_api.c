@@ -154,6 +154,7 @@ static void member_found(struct http_request *request, struct act *act)
     tr_sender convo;
     int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a stream", &convo);
 
+    tr_assert(act->status == 200);
     if (rc < 0) {
         http_respond_shed(request, 503, 1, "busy");
         act_unref(act);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act.h: an act is one request on its way through the service: what it asks for, and its outcome.
+/* act.h: an act is one request on its way through the service, with its parameters and outcome.
  *
  * Every act has a type (struct act_type): one table of functions that says how to plan it, store
  * it, apply it, answer it and tell subscribers. The conversation's actor (convo.c) and the direct
@@ -34,7 +34,7 @@ enum {
 
 /* ---- types ---------------------------------------------------------------------------------- */
 
-/* What a plan decides. */
+/* The decision of a plan. */
 enum convo_plan {
     CONVO_GO,        /* store the act: op->after is the point it leads to */
     CONVO_ANSWERED,  /* the act has its status */

@@ -62,7 +62,7 @@ static enum convo_plan plan_numbered(
             commit->kind == COMMIT_LEAVE
                 ? "commit is missing; the members move the epoch: send a commit without proposals."
                 : "commit is missing; the members of this conversation move its epoch.");
-    if (convo->planned.kind == CONVO_UNDECIDED && !caller->is_admin)
+    if (convo->planned.kind == CONVO_UNDECIDED && !member_is_admin(caller))
         return act_refuse(act, 403, "NotAdmin",
             "commit is missing; only an admin may let the server count the epochs.");
     if (convo->planned.kind == CONVO_UNDECIDED && convo->delivery->mode == DELIVERY_ASSISTED)
@@ -124,7 +124,8 @@ static uint32_t admin_count(const struct convo *convo)
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < convo->roster.count; i++)
-        count += member_stays(&convo->roster.members[i]) && convo->roster.members[i].is_admin;
+        count +=
+            member_stays(&convo->roster.members[i]) && member_is_admin(&convo->roster.members[i]);
     return count;
 }
 
@@ -136,7 +137,7 @@ static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_
     if (convo->policy.fields[POLICY_KEEP_ADMIN] == 0)
         return CONVO_GO;
     for (uint32_t i = 0; i < commit->members.remove_count; i++)
-        admins += roster_find(&convo->roster, commit->members.removes[i])->is_admin;
+        admins += member_is_admin(roster_find(&convo->roster, commit->members.removes[i]));
     if (admins == 0)
         return CONVO_GO;
     if (convo_is_in_flight(convo, &role_act_type))
@@ -180,7 +181,7 @@ static enum convo_plan plan_members(
         if (!member_stays(member))
             return act_refuse(&commit->act, 404, "TargetNotMember",
                 "The account to remove is not a member of this conversation.");
-        if (member != caller && !caller->is_admin)
+        if (member != caller && !member_is_admin(caller))
             return act_refuse(
                 &commit->act, 403, "NotAdmin", "Only an admin may remove other members.");
     }
@@ -222,6 +223,7 @@ static enum convo_plan commit_plan(struct convo *convo, struct convo_op *op)
 
     if (plan != CONVO_GO)
         return plan;
+    tr_assert(commit->content.bytes.size == 0 || commit->content.mls.epoch == op->before.epoch);
     op->seq = op->before.seq + 1 + commit->proposal_count;
     op->after.kind = commit->content.bytes.size == 0 ? CONVO_NUMBERED : CONVO_MLS;
     op->after.epoch++;
@@ -245,6 +247,8 @@ static void commit_store(
 {
     const struct commit_act *commit = act_commit(op->act);
 
+    tr_assert(op->after.epoch == op->before.epoch + 1);
+    tr_assert(op->seq == op->before.seq + 1 + commit->proposal_count);
     convo_store_move(convo, op, unit, commit->content.mls.group_id);
     for (uint32_t i = 0; i < commit->proposal_count; i++)
         convo_store_log(convo, op, unit,
@@ -277,6 +281,7 @@ static void commit_apply(struct convo *convo, const struct convo_op *op)
     const struct commit_act *commit = act_commit(op->act);
     struct convo_texts texts = convo->texts;
 
+    tr_assert(convo->is_there);
     convo_apply_point(convo, op);
     if (texts.group_id.size == 0 && commit->content.mls.group_id.size > 0) {
         texts.group_id = commit->content.mls.group_id;

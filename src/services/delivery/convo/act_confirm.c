@@ -35,6 +35,7 @@ static void confirm_apply(struct convo *convo, const struct convo_op *op)
 {
     const struct confirm_act *confirm = act_confirm(op->act);
 
+    tr_assert(confirm->epoch <= convo->committed.epoch);
     if (convo->committed.confirmed < confirm->epoch)
         convo->committed.confirmed = confirm->epoch;
     metric_add(&metrics[0], confirm->is_fork);

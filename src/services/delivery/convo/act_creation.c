@@ -41,6 +41,7 @@ static void creation_apply(struct convo *convo, const struct convo_op *op)
     const struct creation_act *creation = act_creation(op->act);
     struct convo_texts texts = convo->texts;
 
+    tr_assert(!convo->is_there);
     convo_apply_point(convo, op);
     convo->is_there = true;
     convo->created_ms = op->now_ms;

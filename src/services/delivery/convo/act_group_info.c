@@ -30,6 +30,7 @@ static void group_info_store(
 {
     const struct group_info_act *act = act_group_info(op->act);
 
+    tr_assert(act->epoch == op->before.epoch);
     convo_store_group_info(convo, unit, act->info.bytes, act->epoch);
 }
 

@@ -35,8 +35,8 @@ static enum convo_plan message_plan(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
-/* Subscribers hear the message and nobody stores it. If it is the first of its epoch, that the
- * epoch was heard is stored before the message is passed on. */
+/* Subscribers hear the message; the server does not store it. The first message of an epoch confirms
+ * the epoch, and the server stores that before it passes the message on. */
 static enum convo_plan ephemeral_plan(struct convo *convo, struct convo_op *op)
 {
     struct act *act = op->act;
@@ -82,6 +82,8 @@ static void store_message(
     /* An op that begins with msg: has the id already (LOG_MESSAGE_ID). */
     bool has_id = span_starts(op->act->op, "msg:");
 
+    tr_assert(op->after.seq == op->before.seq + 1);
+    tr_assert(op->after.epoch == op->before.epoch);
     convo_store_move(convo, op, unit, (struct span){ NULL, 0 });
     convo_store_log(convo, op, unit,
         (struct convo_log_row){ .seq = op->after.seq,
@@ -108,6 +110,7 @@ static void proposal_store(
 static void ephemeral_store(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
+    tr_assert(op->after.confirmed > op->before.confirmed);
     recovery_store_heard(convo, unit, op->act->content->mls.epoch);
 }
 

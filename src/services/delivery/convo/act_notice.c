@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_notice.c: events that current subscribers hear and that nobody stores. */
+/* act_notice.c: events that current subscribers hear and the server does not store. */
 #include "services/delivery/api/package.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/notice.h"
@@ -27,6 +27,7 @@ static void notice_tell_all(struct convo *convo, struct tr_context *ctx, const s
 {
     const struct notice_act *notice = act_notice(op->act);
 
+    tr_assert(notice->event >= DELIVERY_FORK);
     convo_stream_tell(convo, ctx,
         &(struct delivery_event){ .convo = convo_span(convo),
             .kind = notice->event,
@@ -84,6 +85,7 @@ void notice_tell(const struct delivery *delivery, struct span convo_id, const st
     struct act *act;
     tr_sender convo;
 
+    tr_assert(notice->did.size > 0);
     if (tr_registry_find(delivery->convos, convo_id.at, convo_id.size, "a notice", &convo) < 0)
         return;
     act = act_create(

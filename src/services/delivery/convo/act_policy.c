@@ -19,6 +19,7 @@ static enum convo_plan policy_plan(struct convo *convo, struct convo_op *op)
     enum convo_plan plan = role_plan_admin(convo, op->act);
     char text[96];
 
+    tr_assert(change->changes != 0);
     if (plan != CONVO_GO)
         return plan;
     if ((change->changes >> POLICY_MEMBERS_MAX & 1) != 0 &&

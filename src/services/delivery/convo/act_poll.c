@@ -40,6 +40,7 @@ static bool convo_publish(
 
 static void answer_view(struct act *act, const struct convo_view *view)
 {
+    tr_assert(view->is_in);
     act->result_epoch = view->epoch;
     act->result_seq = view->seq;
     act->status = 200;
@@ -105,6 +106,7 @@ static bool poll_looked_up(struct convo *convo, struct convo_op *op, const struc
     struct poll_act *poll = act_poll(op->act);
     struct convo_view view;
 
+    tr_assert(!poll->must_read);
     if (sql_unit_status(unit) == 0 && sql_unit_rows(unit, 0) == 1) {
         convo->kept = (struct convo_kept){ (uint64_t)sql_row_int(unit, 0, 0, 0), poll->trims };
         /* An earlier actor's unit was stored after this actor read: read all again. */

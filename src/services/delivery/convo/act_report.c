@@ -31,6 +31,7 @@ static bool is_elector(const struct convo *convo, const struct member *member)
 {
     const struct convo_newest *newest = &convo->newest;
 
+    tr_assert(newest->sender < convo->roster.count);
     return member->is_in && member->join_seq < newest->seq &&
            member != &convo->roster.members[newest->sender];
 }
@@ -111,6 +112,8 @@ static enum convo_plan plan_revocation(
 {
     unsigned char notice[32];
 
+    tr_assert(convo->flying.first == NULL);
+    tr_assert(op->after.confirmed < op->after.epoch);
     if (!list_added(convo, report))
         return act_refuse(&report->act, 503, "Busy", "The server is out of memory; try again.");
     op->is_exclusive = true;
@@ -182,6 +185,7 @@ static void report_tell(struct convo *convo, struct tr_context *ctx, const struc
 
     if (!op->is_exclusive)
         return;
+    tr_assert(report->added != NULL);
     convo_stream_tell(convo, ctx,
         &(struct delivery_event){ .convo = convo_span(convo),
             .seq = op->after.seq,

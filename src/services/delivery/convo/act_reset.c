@@ -50,11 +50,12 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
         return act_refuse_stranger(op->act);
     if (convo->flying.first != NULL)
         return CONVO_EXCLUSIVE;
-    if (!caller->is_admin)
+    if (!member_is_admin(caller))
         return convo_refuse_non_admin(op->act);
     if (is_same_group(reset->group, convo_group_name(convo)) ||
         is_same_group(reset->group, convo_span(convo)))
         return convo_refuse_group_id(op->act);
+    tr_assert(convo->flying.first == NULL);
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
     op->after.seq++;

@@ -58,6 +58,7 @@ static struct convo_loser *loser_take(struct convo *convo, struct convo_loser **
 {
     struct convo_loser *loser = *link;
 
+    tr_assert(convo->loser_count > 0);
     *link = loser->next;
     convo->loser_count--;
     return loser;
@@ -69,6 +70,7 @@ static void loser_append(struct convo *convo, struct convo_loser *loser)
 
     while (*link != NULL)
         link = &(*link)->next;
+    tr_assert(convo->loser_count < LOSERS_MAX);
     loser->next = NULL;
     *link = loser;
     convo->loser_count++;
@@ -173,6 +175,7 @@ bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
 
     if (loser == NULL || now_ns < convo->turn_until_ns)
         return false; /* the timer of a turn that was used */
+    tr_assert(loser->is_queued);
     metric_add(&metrics[UNUSED], 1);
     tr_registry_release(ctx);
     convo->turn = NULL;

@@ -53,6 +53,7 @@ static void op_answer(struct convo_op *op)
 {
     struct act *act = op->act;
 
+    tr_assert(op->state == OP_HELD);
     tr_assert(act->status != 0);
     if (convo_has_lost_epoch(act))
         metric_add(&metrics[CONFLICTS], 1);
@@ -156,8 +157,10 @@ static void convo_give_up(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_op *op;
 
-    while ((op = queue_take(&convo->waiting)) != NULL)
+    while ((op = queue_take(&convo->waiting)) != NULL) {
+        convo_op_move(op, OP_HELD);
         op_fail(op, "Unavailable", "The database does not answer; try again.");
+    }
     convo->exclusive_pending = false;
     convo_stream_unreadable(convo, ctx);
 }
@@ -248,6 +251,7 @@ static void convo_look_up(
                                             : sql_read(ctx, &convo->sql, unit, &options);
     if (rc < 0) {
         sql_unit_destroy(unit);
+        convo_op_move(op, OP_HELD);
         act_forget(op->act); /* the reason of its refusal may be its own first try */
         op_fail(op, "Busy", "The database is busy; try again.");
         return;

@@ -129,7 +129,7 @@ struct convo {
     struct convo_point committed;
     struct convo_point planned;
     struct convo_texts texts;
-    char *text_block; /* owned: what `texts` points into */
+    char *text_block; /* owned: `texts` points into it */
     int64_t created_ms;
     int64_t active_ms;
     struct convo_policy policy;
@@ -319,7 +319,7 @@ struct delivery_event log_page_event(
 
 /* Must this account's commit for the current epoch wait? */
 bool commit_fairness_is_anothers(const struct convo *convo, struct span did);
-/* How long another account's turn still lasts; 0: nobody else has one. */
+/* How long another account's turn still lasts; 0: no other account has one. */
 uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did);
 void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct span did);
 void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct span did);
@@ -421,7 +421,7 @@ struct convo_slot {
 };
 /* For a registry: the key is the conversation's id, `data` the struct delivery. */
 int convo_slot_make(void *data, const void *key, size_t key_size, void *memory);
-/* What a conversation publishes about itself to a caller, without being woken. */
+/* Published for a caller without waking the conversation. */
 struct convo_view {
     uint64_t epoch, seq;
     bool is_in;

@@ -22,8 +22,8 @@ void convo_write_view(const struct convo *convo, struct buffer *out)
         json_put_string(&writer, "did", member_did(member));
         json_put_string(&writer, "userDid", member_did(member));
         delivery_put_time(&writer, "joinedAt", member->joined_ms);
-        json_put_bool(&writer, "isAdmin", member->is_admin);
-        json_put_bool(&writer, "isModerator", member->is_moderator);
+        json_put_bool(&writer, "isAdmin", member_is_admin(member));
+        json_put_bool(&writer, "isModerator", member_is_moderator(member));
         json_put_end(&writer);
     }
     json_put_end(&writer);

@@ -99,8 +99,8 @@ static int load_member(struct convo *convo, const struct sql_unit *unit, uint32_
         return TR_ENOMEM;
     member->join_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 1);
     member->joined_ms = sql_row_int(unit, STEP_MEMBERS, row, 2);
-    member->is_admin = sql_row_int(unit, STEP_MEMBERS, row, 3) != 0;
-    member->is_moderator = sql_row_int(unit, STEP_MEMBERS, row, 4) != 0;
+    member_set_role(member, MEMBER_ADMIN, sql_row_int(unit, STEP_MEMBERS, row, 3) != 0);
+    member_set_role(member, MEMBER_MODERATOR, sql_row_int(unit, STEP_MEMBERS, row, 4) != 0);
     member->read_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 5);
     member->left_ms = sql_row_int(unit, STEP_MEMBERS, row, 7);
     member->was_removed = sql_row_int(unit, STEP_MEMBERS, row, 8) != 0;
@@ -169,6 +169,8 @@ int convo_load(struct convo *convo, const struct sql_unit *unit)
     int rc = 0;
 
     tr_assert(unit->step_count >= STEPS);
+    tr_assert(sql_unit_rows(unit, STEP_CONVO) <= 1);
+    tr_assert(convo->flying.first == NULL);
     convo->is_there = sql_unit_rows(unit, STEP_CONVO) == 1;
     roster_free(&convo->roster);
     roster_expect(&convo->roster, sql_unit_rows(unit, STEP_MEMBERS));

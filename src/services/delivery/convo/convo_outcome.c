@@ -83,6 +83,7 @@ enum convo_plan convo_refuse_invite(struct act *act)
 
 void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
 {
+    tr_assert(op->state == OP_BACK || op->state == OP_HELD);
     op->failure = convo_failure_of(unit);
     /* Its own token, consumed by an earlier try whose outcome was unknown: that try was stored. The
      * log has its answer, or asking for the token does. */
@@ -149,6 +150,7 @@ void convo_push(const struct convo *convo, const struct act *act)
 
 void convo_apply_point(struct convo *convo, const struct convo_op *op)
 {
+    tr_assert(op->after.seq > convo->committed.seq);
     convo_push(convo, op->act);
     convo->committed = op->after;
     convo->active_ms = op->now_ms;
@@ -170,8 +172,8 @@ static bool apply_addition(
     if (!member->is_in) {
         member->join_seq = member->read_seq = op->seq;
         member->joined_ms = op->now_ms;
-        member->is_admin = is_creator;
-        member->is_moderator = member->was_removed = false;
+        member->roles = is_creator ? MEMBER_ADMIN : 0;
+        member->was_removed = false;
     }
     roster_apply(&convo->roster, member, true);
     return true;
@@ -183,6 +185,7 @@ void convo_apply_members(struct convo *convo, const struct convo_op *op)
     struct span caller = op->act->claims->issuer;
     bool is_done = true;
 
+    tr_assert(members != NULL);
     for (uint32_t i = 0; is_done && i < members->add_count; i++)
         is_done = apply_addition(convo, op, members->adds[i].did, false);
     if (is_done && act_has(op->act, ACT_CREATES))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_plan.c: what the plans of several acts share. A plan decides and stores nothing. The epoch
+/* convo_plan.c: parts of plans that several acts share. A plan decides and stores nothing. The epoch
  * inside a commit decides: one commit wins an epoch. A conversation is `mls` or `numbered`, fixed
  * by the first act that moves its epoch; in a numbered one the server counts the epochs. */
 #include <string.h>

@@ -34,6 +34,7 @@ void recovery_committed(struct convo *convo, const struct convo_op *op)
     const struct member *sender = roster_get(&convo->roster, op->act->claims->issuer);
     struct convo_newest *newest = &convo->newest;
 
+    tr_assert(act_has(op->act, ACT_COMMITS));
     newest->is_there = true;
     newest->seq = op->seq;
     newest->base_epoch = op->before.epoch;
@@ -49,6 +50,7 @@ void recovery_committed(struct convo *convo, const struct convo_op *op)
 
 bool recovery_was_revoked(const struct convo *convo, const unsigned char sha256[32])
 {
+    tr_assert(convo->revoked.size % 32 == 0);
     for (size_t at = 0; at + 32 <= convo->revoked.size; at += 32)
         if (memcmp(convo->revoked.bytes + at, sha256, 32) == 0)
             return true;
@@ -82,6 +84,7 @@ enum convo_plan recovery_may_commit(
 
 void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op)
 {
+    tr_assert(op->is_exclusive);
     convo->committed = op->after;
     convo->active_ms = op->now_ms;
     convo_poison(convo); /* members, commits and names changed: read them */

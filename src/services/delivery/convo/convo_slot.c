@@ -21,12 +21,10 @@ enum { MEMBERS_MAX = 16 };        /* packed in a microsecond or two */
 enum { FLAGS_AT = 1, ID_AT = 3 }; /* the id's size is the byte before the id */
 enum { LOADED = 1, THERE = 2, NEWEST = 4, POLICY = 8 };
 enum {
-    MEMBER_ADMIN = 1,
-    MEMBER_MODERATOR = 2,
-    MEMBER_IN = 4,
-    MEMBER_REMOVED = 8,
-    MEMBER_REPORTED = 16,
-    MEMBER_CREATOR = 32, /* its DID is the creator's */
+    PACKED_IN = 4, /* behind the two roles */
+    PACKED_REMOVED = 8,
+    PACKED_REPORTED = 16,
+    PACKED_CREATOR = 32, /* its DID is the creator's */
 };
 
 _Static_assert(ACT_CONVO_SIZE_MAX < 256, "the size of an id is a byte");
@@ -127,10 +125,10 @@ static void pack_member(
 {
     bool is_creator = span_equal(member_did(member), convo->texts.creator);
 
-    pack_byte(packer,
-        (member->is_admin ? MEMBER_ADMIN : 0) | (member->is_moderator ? MEMBER_MODERATOR : 0) |
-            (member->is_in ? MEMBER_IN : 0) | (member->was_removed ? MEMBER_REMOVED : 0) |
-            (member->has_reported ? MEMBER_REPORTED : 0) | (is_creator ? MEMBER_CREATOR : 0));
+    pack_byte(packer, member->roles | (member->is_in ? PACKED_IN : 0) |
+                          (member->was_removed ? PACKED_REMOVED : 0) |
+                          (member->has_reported ? PACKED_REPORTED : 0) |
+                          (is_creator ? PACKED_CREATOR : 0));
     if (!is_creator)
         pack_span(packer, member_did(member));
     pack_number(packer, member->join_seq);
@@ -226,21 +224,20 @@ static void take_texts(const unsigned char **at, struct convo_texts *texts)
 static int take_member(const unsigned char **at, struct convo *convo)
 {
     unsigned flags = *(*at)++;
-    struct span did = (flags & MEMBER_CREATOR) != 0 ? convo->texts.creator : take_span(at);
+    struct span did = (flags & PACKED_CREATOR) != 0 ? convo->texts.creator : take_span(at);
     struct member *member = roster_get(&convo->roster, did);
 
     if (member == NULL)
         return TR_ENOMEM;
-    member->is_admin = (flags & MEMBER_ADMIN) != 0;
-    member->is_moderator = (flags & MEMBER_MODERATOR) != 0;
-    member->was_removed = (flags & MEMBER_REMOVED) != 0;
-    member->has_reported = (flags & MEMBER_REPORTED) != 0;
+    member->roles = (uint8_t)(flags & (MEMBER_ADMIN | MEMBER_MODERATOR));
+    member->was_removed = (flags & PACKED_REMOVED) != 0;
+    member->has_reported = (flags & PACKED_REPORTED) != 0;
     member->join_seq = take_number(at);
     member->read_seq = take_number(at);
     member->joined_ms = take_signed(at);
     member->left_ms = take_signed(at);
     member->quarantined_until_ms = take_signed(at);
-    roster_apply(&convo->roster, member, (flags & MEMBER_IN) != 0);
+    roster_apply(&convo->roster, member, (flags & PACKED_IN) != 0);
     roster_plan(&convo->roster, member, member->is_in);
     return 0;
 }
@@ -309,8 +306,8 @@ static bool is_packed_in(
     for (; count > 0; count--) {
         unsigned flags = *at++;
 
-        if (span_equal((flags & MEMBER_CREATOR) != 0 ? creator : take_span(&at), did))
-            return (flags & MEMBER_IN) != 0;
+        if (span_equal((flags & PACKED_CREATOR) != 0 ? creator : take_span(&at), did))
+            return (flags & PACKED_IN) != 0;
         skip_numbers(&at, 5);
     }
     return false;
@@ -403,6 +400,7 @@ struct convo *convo_slot_wake(struct convo_slot *slot)
 {
     struct convo *convo = convo_slot_awake(slot);
 
+    tr_assert(slot->self != NULL);
     if (convo != NULL)
         return convo;
     convo = base_calloc(sizeof *convo);
@@ -433,6 +431,7 @@ void convo_slot_rest(struct convo_slot *slot)
 {
     struct convo *convo = convo_slot_awake(slot);
     struct packer packer = { NULL, 0 };
+    size_t size;
 
     if (convo == NULL || !is_resting(convo) || convo->roster.count > MEMBERS_MAX)
         return;
@@ -441,8 +440,10 @@ void convo_slot_rest(struct convo_slot *slot)
     packer.bytes = base_alloc(packer.size);
     if (packer.bytes == NULL)
         return;
+    size = packer.size;
     packer.size = 0;
     pack_convo(&packer, convo);
+    tr_assert(packer.size == size);
     convo_fini(convo);
     base_free(convo);
     slot->self = packer.bytes;

@@ -311,7 +311,7 @@ static void add_removals(
         removes_others =
             removes_others || !span_equal(members->removes[i], op->act->claims->issuer);
         removes_admins =
-            removes_admins || roster_find(&convo->roster, members->removes[i])->is_admin;
+            removes_admins || member_is_admin(roster_find(&convo->roster, members->removes[i]));
     }
     if (removes_others)
         convo_store_is_admin(convo, op, unit);
@@ -324,6 +324,7 @@ static void add_removals(
 void convo_store_invite(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     const struct act_invite *invite, bool is_spent)
 {
+    tr_assert(invite->is_needed);
     convo_store_step(convo, unit, is_spent ? &spend_invite : &find_invite, 1);
     for (int i = 0; i < 2; i++)
         sql_unit_blob(unit, invite->hashes[i], sizeof invite->hashes[i]);
@@ -387,6 +388,8 @@ void convo_store_members(const struct convo *convo, const struct convo_op *op,
 {
     const struct act_members *members = op->act->members;
 
+    tr_assert(members != NULL);
+    tr_assert(join == NULL || act_has(op->act, ACT_COMMITS));
     for (uint32_t i = 0; i < members->add_count; i++)
         if (is_new_member(convo, op->act, i))
             add_member(convo, op, unit, members->adds[i].did, join != NULL);

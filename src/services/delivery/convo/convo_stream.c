@@ -71,6 +71,7 @@ static void forget_gone(struct convo *convo, struct tr_context *ctx)
             link = &subscriber->next;
             continue;
         }
+        tr_assert(convo->subscriber_count > 0);
         *link = subscriber->next;
         convo->subscriber_count--;
         metric_add(&metrics[SUBSCRIBERS], -1);
@@ -145,9 +146,13 @@ void convo_stream_end(struct convo *convo)
 static void subscriber_read_page(
     struct convo *convo, struct tr_context *ctx, struct convo_subscriber *subscriber)
 {
-    struct sql_unit *unit = log_page_unit(convo, subscriber_did(subscriber), subscriber->seq);
+    struct sql_unit *unit;
     int rc = TR_ENOMEM;
 
+    if (subscriber->state == SUBSCRIBER_GONE)
+        return;
+    tr_assert(subscriber->state == SUBSCRIBER_LIVE);
+    unit = log_page_unit(convo, subscriber_did(subscriber), subscriber->seq);
     subscriber->number = convo->number_next++ & 0xffffff;
     subscriber->heard_to = convo->committed.seq;
     subscriber->was_out = is_out(convo, subscriber);
@@ -223,7 +228,7 @@ static void send_page(
         struct delivery_event event = log_page_event(convo, unit, i);
         struct http_frame *frame;
 
-        if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* for nobody */
+        if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* no event */
             subscriber->seq = event.seq;
             continue;
         }
@@ -347,6 +352,7 @@ void convo_stream_tell(
 {
     struct frames frames = { NULL, NULL };
 
+    tr_assert(event->seq == 0 || event->kind < DELIVERY_FORK);
     if (convo->subscribers == NULL)
         return;
     delivery_metrics_add(DELIVERY_METRIC_FANOUTS, 1);
@@ -443,8 +449,8 @@ void convo_stream_tell_role(
             .kind = DELIVERY_ROLE,
             .epoch = convo->committed.epoch,
             .did = member_did(member),
-            .is_admin = member->is_admin,
-            .is_moderator = member->is_moderator });
+            .is_admin = member_is_admin(member),
+            .is_moderator = member_is_moderator(member) });
 }
 
 /* The number of such events grows with the square of the members. */
@@ -488,11 +494,12 @@ void convo_stream_tell_members(
     struct change change = { .action = "joined", .actor = op->act->claims->issuer };
     struct span *dids = NULL;
 
+    tr_assert(members != NULL);
     if (convo->subscribers == NULL)
         return;
     if (members->add_count > 0)
         dids = base_alloc(members->add_count * sizeof *dids);
-    /* Another device of a member is no change. Without memory nobody is told: getConvo has it. */
+    /* Another device of a member is no change. Without memory subscribers hear nothing: getConvo has it. */
     for (uint32_t i = 0; dids != NULL && i < members->add_count; i++) {
         const struct member *member = roster_find(&convo->roster, members->adds[i].did);
 
@@ -543,8 +550,7 @@ void convo_stream_changed(
         const struct member *member = &convo->roster.members[i];
         const struct member *old = roster_find(&before->roster, member_did(member));
 
-        if (member->is_in && old != NULL && old->is_in &&
-            (member->is_admin != old->is_admin || member->is_moderator != old->is_moderator))
+        if (member->is_in && old != NULL && old->is_in && member->roles != old->roles)
             convo_stream_tell_role(convo, ctx, member);
         tell_difference(convo, ctx, old, member);
     }
@@ -564,6 +570,7 @@ void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint
 
 void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
+    tr_assert(op->state == OP_HELD);
     if (op->act->type->tell == NULL)
         return;
     op->act->type->tell(convo, ctx, op);

@@ -8,7 +8,7 @@
  *
  * A worker is an actor that drives many requests at once; it keeps no order among them. The row's
  * lock (PostgreSQL) or the writer's transaction (SQLite) orders them, across workers, actors and
- * processes: what a plan has read is true until its COMMIT. A conversation that is being created
+ * processes: the rows that a plan has read stay true until its COMMIT. A conversation that is being created
  * has no row to lock; its key refuses the second insert, which is then planned again.
  *
  * 1. Each unit of a change has a key of its own: units of one conversation wait for nothing but the
@@ -182,6 +182,7 @@ static struct direct_request *request_create(
 /* A client without an answer hears that there will be none. */
 static void request_destroy(struct direct_worker *worker, struct direct_request *request)
 {
+    tr_assert(*request_link(worker, request->number) == request);
     *request_link(worker, request->number) = request->next;
     tr_reply_drop(&request->reply);
     if (request->work != NULL)
@@ -268,6 +269,7 @@ static void work_decide(struct sql_unit *unit, void *data)
 {
     struct direct_work *work = data;
 
+    tr_assert(work->op.state == OP_IN_FLIGHT);
     work_forget(work);
     work->op.now_ms = delivery_now_ms(work->convo.delivery);
     work->is_unread = convo_load(&work->convo, unit) < 0;
@@ -417,6 +419,7 @@ static void on_changed(struct direct_worker *worker, struct tr_context *ctx,
     struct direct_work *work = sql_unit_take_data(unit);
     bool has_failed = work != NULL && sql_unit_status(unit) != 0;
 
+    tr_assert(request->work == NULL);
     request->work = work;
     if (work == NULL) { /* the unit may still run: its outcome is unknown here */
         request_destroy(worker, request);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.h: what subscribers hear, as server-sent event (JSON) or WebSocket frame (DAG-CBOR). */
+/* event.h: the events of subscribers, as server-sent event (JSON) or WebSocket frame (DAG-CBOR). */
 #ifndef SERVICES_DELIVERY_CONVO_EVENT_H
 #define SERVICES_DELIVERY_CONVO_EVENT_H
 

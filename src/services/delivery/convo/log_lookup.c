@@ -60,7 +60,7 @@ static bool is_external_join(struct act *act)
     return act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN;
 }
 
-/* An external committer who is not a member may be anybody: it hears of no commits. */
+/* An external committer who is not a member gets no commits: any account may send one. */
 static bool may_hear(const struct convo *convo, struct act *act)
 {
     const struct member *caller = convo_caller(convo, act);
@@ -75,6 +75,8 @@ static void answer_conflict(const struct convo *convo, struct act *act, const st
     const char *label = act_has(act, ACT_COMMITS) ? "EpochConflict" : "EpochMismatch";
     struct json_writer writer = json_writer(&act->answer);
 
+    tr_assert(act->status == 0);
+    tr_assert(act->answer.size == 0);
     json_put_object(&writer, NULL);
     json_put_text(&writer, "error", label);
     json_put_text(&writer, "message", text);
@@ -150,6 +152,7 @@ bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_un
     struct act *act = op->act;
     unsigned refused = act->status; /* the plan refused it: label and text are still there */
 
+    tr_assert(act->content != NULL);
     act->status = 0;
     if (lookup_failed(act, unit))
         return true;

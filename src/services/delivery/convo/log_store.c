@@ -74,6 +74,7 @@ struct sql_unit *convo_lookup_unit(const struct convo *convo, const struct convo
 {
     struct sql_unit *unit = sql_unit_create(convo_key(convo));
 
+    tr_assert(op->state == OP_ASKING || op->state == OP_LOOKUP);
     if (unit == NULL)
         return NULL;
     if (op->state == OP_ASKING)

@@ -9,11 +9,12 @@
 
 #include "support/buffer.h"
 
+enum { MEMBER_ADMIN = 1, MEMBER_MODERATOR = 2 };
+
 struct member {
     char *did;
     uint16_t did_size;
-    bool is_admin;
-    bool is_moderator;
+    uint8_t roles; /* MEMBER_ADMIN, MEMBER_MODERATOR */
     bool is_in;
     bool will_be_in;
     bool was_removed;  /* by another member; of a former member */
@@ -29,6 +30,21 @@ struct member {
 static inline bool member_stays(const struct member *member)
 {
     return member != NULL && member->is_in && member->will_be_in;
+}
+
+static inline bool member_is_admin(const struct member *member)
+{
+    return (member->roles & MEMBER_ADMIN) != 0;
+}
+
+static inline bool member_is_moderator(const struct member *member)
+{
+    return (member->roles & MEMBER_MODERATOR) != 0;
+}
+
+static inline void member_set_role(struct member *member, unsigned role, bool is_given)
+{
+    member->roles = (uint8_t)(is_given ? member->roles | role : member->roles & ~role);
 }
 
 /* Did the member leave by itself? */

@@ -48,9 +48,9 @@ enum {
 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 
-/* ---- the messages
- * ------------------------------------------------------------------------------------------------
- * Each kind of actor has one struct for all its messages. A message that is sent belongs to the
+/* ---- the messages ---------------------------------------------------------------------------- */
+
+/* Each kind of actor has one struct for all its messages. A message that is sent belongs to the
  * receiver; these own nothing but their bytes, so there is nothing to free when one is lost. */
 
 /* To a connection: a line for its client. */

@@ -519,8 +519,9 @@ static int child_create(struct tr_system *system, struct tr_box *parent, const s
     return row->supervisor != NULL ? 0 : keep_initial(ext, row->type, row->state);
 }
 
-/* ---- spawned children -----------------------------------------------------------------------
- * Each pins the other's slot: the supervisor its child's until it hears that the child is gone, the
+/* ---- spawned children ------------------------------------------------------------------------ */
+
+/* Each pins the other's slot: the supervisor its child's until it hears that the child is gone, the
  * child its supervisor's until it has told so. A supervisor may end between the spawn and its turn;
  * then the child ends too. */
 

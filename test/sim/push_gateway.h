@@ -11,8 +11,9 @@
 
 static const char gateway_url[] = "https://gateway.example/wake?key=secret";
 
-/* ---- the gateway --------------------------------------------------------------------------------
- * Its mood in percent; it accepts the rest at once. */
+/* ---- the gateway ----------------------------------------------------------------------------- */
+
+/* Its mood in percent; it accepts the rest at once. */
 
 struct mood {
     uint32_t slow, refused, gone, troubled, cut, never;

@@ -314,8 +314,9 @@ static const struct tr_type talker_type = {
     .finish = talker_finish,
 };
 
-/* ---- listeners ----------------------------------------------------------------------------------
- * One stands for the connection of an event stream, as in delivery_listeners.h. From its first
+/* ---- listeners ------------------------------------------------------------------------------- */
+
+/* One stands for the connection of an event stream, as in delivery_listeners.h. From its first
  * frame on it is sure that the conversation knows of it. */
 
 static struct listener {

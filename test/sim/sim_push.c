@@ -186,8 +186,9 @@ static int try_open(void)
     return rc;
 }
 
-/* ---- a clock ------------------------------------------------------------------------------------
- * Time goes to the next timer, whatever somebody is in the middle of. With a clock that is never
+/* ---- a clock --------------------------------------------------------------------------------- */
+
+/* Time goes to the next timer, whatever somebody is in the middle of. With a clock that is never
  * far, and without trouble everything takes a few ticks at most. */
 
 static enum tr_next clock_event(void *state, struct tr_context *ctx, const struct tr_event *event)

@@ -12,8 +12,9 @@
 #include "runtime/timer.h"
 #include "stage.h"
 
-/* ---- law 6: the box closes when the last strong sender drops; queued messages are still handled;
- * then stop, then the state is handed back. Self, timers, watches and the registry's idle entries
+/* ---- law 6: the box closes when the last strong sender drops; queued messages are still handled; ---- */
+
+/* then stop, then the state is handed back. Self, timers, watches and the registry's idle entries
  * are weak. ---------------------- */
 
 TEST(law_6, the_last_sender_closes_the_box_the_rest_is_handled_then_stop_then_the_state_comes_back)
@@ -108,8 +109,9 @@ TEST(law_6, an_idle_entry_of_a_registry_does_not_keep_its_actor_alive)
     sim_finish(&sim);
 }
 
-/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters
- * unless retry_poison. ---- */
+/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters ---- */
+
+/* unless retry_poison. ---- */
 
 static enum tr_next act_stash_once(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -172,8 +174,9 @@ TEST(law_7, a_restart_keeps_box_stash_and_order_and_costs_the_message_that_crash
         }
 }
 
-/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the
- * runtime says who was abandoned. ---- */
+/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the ---- */
+
+/* runtime says who was abandoned. ---- */
 
 static void stop_for_ever(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -365,8 +368,9 @@ TEST(law_9, addresses_and_environment_of_a_process_do_not_matter)
         CHECK_EQ_U64(trace_of_a_new_process(), trace);
 }
 
-/* ---- law 10: observation is O(1) per actor and never walks a queue or takes a lock the hot path
- * takes. ----------------------- */
+/* ---- law 10: observation is O(1) per actor and never walks a queue or takes a lock the hot path ---- */
+
+/* takes. ----------------------- */
 
 struct looking {
     struct tr_system *system;

@@ -9,11 +9,9 @@
 #include "base/alloc.h"
 #include "services/delivery/convo/act.h"
 #include "services/delivery/import/import_run.h"
+#include "services/delivery/import/import_store.h"
 
 enum { PAGE = 200 };
-
-SQL_STATEMENT(find_convo, "SELECT (SELECT COUNT(*) FROM convos WHERE id = $1),"
-                          " (SELECT action FROM audit WHERE id = $2)");
 
 enum state { IS_NEW, IS_BEGUN, IS_IMPORTED, IS_ANOTHER };
 
@@ -95,7 +93,7 @@ static int find_states(struct import_run *run, struct page *page)
         struct span id = is_too_long(page, i) ? SPAN("") : id_at(page, i);
 
         (void)snprintf(mark, sizeof mark, "import:%.*s", (int)id.size, id.at);
-        sql_unit_step(unit, &find_convo, 1);
+        sql_unit_step(unit, &import_find_convo, 1);
         sql_unit_text(unit, id);
         sql_unit_text(unit, span_of(mark));
     }

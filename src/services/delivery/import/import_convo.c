@@ -10,28 +10,14 @@
 #include "services/delivery/api/param.h"
 #include "services/delivery/convo/act.h"
 #include "services/delivery/import/import_run.h"
+#include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/schema.h"
 
 enum { PERSONS_MAX = 100000, RULE_DAYS_MAX = 3650 };
 
-SQL_STATEMENT(put_mark, "INSERT INTO audit (id, actor, action, convo, target, created_ms)"
-                        " VALUES ($1, 'import catbird', 'importBegun', $2, NULL, $3)");
 SQL_STATEMENT(
     end_mark, "UPDATE audit SET action = 'import' WHERE id = $1 AND action = 'importBegun'");
-SQL_STATEMENT(put_convo,
-    "INSERT INTO convos (id, kind, suite, creator, name, description, epoch, seq, created_ms,"
-    " active_ms, open_join, invite_required, allow_rejoin, rejoin_days, members_max)"
-    " VALUES ($1, 1, $2, $3, $4, $5, 0, 0, $6, $6, 0, $7, $8, $9, $10)");
-SQL_STATEMENT(set_convo,
-    "UPDATE convos SET epoch = $2, confirmed_epoch = $2, seq = $3, kept_from = $4, active_ms = $5,"
-    " group_id = $6, group_info = $7, group_info_epoch = $8, chain = $9 WHERE id = $1");
-/* The source does not say why a member left. It counts as removed: it comes back when it is added.
- */
-SQL_STATEMENT(put_member,
-    "INSERT INTO members (convo, did, join_seq, leave_seq, joined_ms, is_admin, is_moderator,"
-    " unread_extra, read_seq, left_ms, was_removed)"
-    " VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, $10)");
 
 /* ---- its row -------------------------------------------------------------------------------- */
 
@@ -303,11 +289,11 @@ static int begin(struct import_convo *convo)
     const int64_t *rules = convo->rules;
     int64_t days = rules[RULE_REJOIN_DAYS];
 
-    import_step(run, &put_mark, 1);
+    import_step(run, &import_put_mark, 1);
     put_mark_id(convo);
     import_text(run, import_id(convo));
     import_int(run, run->import->now_ms);
-    import_step(run, &put_convo, 1);
+    import_step(run, &import_put_convo, 1);
     import_text(run, import_id(convo));
     import_text(run, or_empty(&convo->suite));
     import_text(run, or_empty(&convo->creator));
@@ -331,7 +317,7 @@ static void finish_row(struct import_convo *convo)
             (unsigned long long)convo->group_info_epoch);
         buffer_free(&convo->group_info);
     }
-    import_step(run, &set_convo, 1);
+    import_step(run, &import_set_convo, 1);
     import_text(run, import_id(convo));
     import_int(run, (int64_t)convo->epoch);
     import_int(run, (int64_t)convo->last_seq);
@@ -356,7 +342,7 @@ static int put_members(struct import_convo *convo)
     for (uint32_t i = 0; rc == 0 && i < convo->roster.count; i++) {
         const struct import_person *person = &convo->persons[i];
 
-        import_step(run, &put_member, 1);
+        import_step(run, &import_put_member, 1);
         import_text(run, import_id(convo));
         import_text(run, member_did(&convo->roster.members[i]));
         import_int(run, (int64_t)person->join_seq);
@@ -393,15 +379,6 @@ static int finish(struct import_convo *convo)
 
 /* ---- what an earlier run left --------------------------------------------------------------- */
 
-SQL_STATEMENT(forget_targets, "DELETE FROM welcome_targets WHERE convo = $1");
-SQL_STATEMENT(forget_welcomes, "DELETE FROM welcomes WHERE convo = $1");
-SQL_STATEMENT(forget_log, "DELETE FROM log WHERE convo = $1 AND seq IN (SELECT l.seq FROM log l"
-                          " WHERE l.convo = $1 ORDER BY l.seq LIMIT 1000)");
-SQL_STATEMENT(forget_members, "DELETE FROM members WHERE convo = $1");
-SQL_STATEMENT(forget_convo, "DELETE FROM convos WHERE id = $1");
-SQL_STATEMENT(forget_mark, "DELETE FROM audit WHERE id = $1 AND action = 'importBegun'");
-SQL_STATEMENT(count_log, "SELECT COUNT(*) FROM log WHERE convo = $1");
-
 static int count_rows(struct import_convo *convo, int64_t *ret_rows)
 {
     struct sql_unit *unit = sql_unit_create(0);
@@ -409,7 +386,7 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
 
     if (unit == NULL)
         return TR_ENOMEM;
-    sql_unit_step(unit, &count_log, 1);
+    sql_unit_step(unit, &import_count_log, 1);
     sql_unit_text(unit, import_id(convo));
     rc = sql_read_wait(convo->run->import->sql, unit);
     if (rc == 0)
@@ -420,14 +397,14 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
 
 static int forget(struct import_convo *convo)
 {
-    static const struct sql_statement *const statements[] = { &forget_targets, &forget_welcomes,
-        &forget_members, &forget_convo };
+    static const struct sql_statement *const statements[] = { &import_forget_targets,
+        &import_forget_welcomes, &import_forget_members, &import_forget_convo };
     struct import_run *run = convo->run;
     int64_t rows = 0;
     int rc = count_rows(convo, &rows);
 
     for (; rc == 0 && rows > 0; rows -= 1000) {
-        import_step(run, &forget_log, SQL_ROWS_ANY);
+        import_step(run, &import_forget_log, SQL_ROWS_ANY);
         import_text(run, import_id(convo));
         rc = import_store(run, true);
     }
@@ -435,7 +412,7 @@ static int forget(struct import_convo *convo)
         import_step(run, statements[i], SQL_ROWS_ANY);
         import_text(run, import_id(convo));
     }
-    import_step(run, &forget_mark, 1);
+    import_step(run, &import_forget_mark, 1);
     put_mark_id(convo);
     return rc < 0 ? rc : import_store(run, true);
 }

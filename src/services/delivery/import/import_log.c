@@ -17,6 +17,7 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/convo/receipt.h"
 #include "services/delivery/import/import_run.h"
+#include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_message.h"
 #include "services/delivery/store/schema.h"
 
@@ -25,10 +26,6 @@ enum { REMOVAL_MS = 2000 };
 /* The first number when all rows were deleted and the old numbers are lost: above any cursor. */
 enum { SEQ_AFTER_LOSS = 1000000 };
 enum { BASES_MAX = 1 << 24 };
-
-SQL_STATEMENT(put_log,
-    "INSERT INTO log (convo, seq, kind, base_epoch, epoch, sender, op, sha256, bytes, created_ms,"
-    " receipt, message_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
 
 struct row {
     struct span bytes;
@@ -40,8 +37,7 @@ struct row {
     unsigned char sha256[32];
 };
 
-/* ---- intervals of membership -------------------------------------------------------------------
- */
+/* ---- intervals of membership ----------------------------------------------------------------- */
 
 static void place(struct import_convo *convo, const struct import_point *point, uint64_t before,
     uint64_t leave_seq)
@@ -109,8 +105,7 @@ void import_log_place_all(struct import_convo *convo)
     }
 }
 
-/* ---- the kind of a row -------------------------------------------------------------------------
- */
+/* ---- the kind of a row ----------------------------------------------------------------------- */
 
 /* Adds a commit's base epoch. Returns false if there was one. *ret_rc: out of memory. */
 static bool add_base(struct import_convo *convo, uint64_t base, int *ret_rc)
@@ -236,7 +231,7 @@ static int put_row(struct import_convo *convo, const struct source_row *from, co
         buffer_free(&op);
         return TR_ENOMEM;
     }
-    import_step(run, &put_log, 1);
+    import_step(run, &import_put_log, 1);
     import_text(run, import_id(convo));
     import_int(run, (int64_t)row->seq);
     import_int(run, row->kind);

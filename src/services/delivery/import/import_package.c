@@ -6,16 +6,9 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/import/import_run.h"
+#include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/schema.h"
-
-SQL_STATEMENT(put_package,
-    "INSERT INTO key_packages (ref, did, device, suite, bytes, not_after_s, is_last_resort, state,"
-    " lease_until_s, uses, created_s, consumed_s)"
-    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $9, $10, $11) ON CONFLICT DO NOTHING");
-SQL_STATEMENT(put_device,
-    "INSERT INTO devices (did, device, name, signature_key, created_ms) VALUES ($1, $2, $3, $4, $5)"
-    " ON CONFLICT DO NOTHING");
 
 /* ---- devices -------------------------------------------------------------------------------- */
 
@@ -37,7 +30,7 @@ static int on_device(void *data, const struct source_row *row)
     import_fate(run, CATBIRD_DEVICES, reason, 1);
     if (reason != NULL)
         return 0;
-    import_step_maybe(run, &put_device, CATBIRD_DEVICES);
+    import_step_maybe(run, &import_put_device, CATBIRD_DEVICES);
     import_text(run, did);
     import_text(run, device);
     import_text(run, name.at == NULL ? SPAN("") : name);
@@ -128,7 +121,7 @@ static int on_package(void *data, const struct source_row *row)
     import_fate(run, CATBIRD_PACKAGES, reason, 1);
     if (reason != NULL)
         return 0;
-    import_step_maybe(run, &put_package, CATBIRD_PACKAGES);
+    import_step_maybe(run, &import_put_package, CATBIRD_PACKAGES);
     import_blob(run, (struct span){ (const char *)package.ref, package.ref_size });
     import_text(run, package.did);
     import_text(run, package.device);

@@ -179,8 +179,7 @@ int source_ask(
     return send(source, text, value == NULL ? 0 : 1, &value, on_row, data);
 }
 
-/* ---- tables of the source ----------------------------------------------------------------------
- */
+/* ---- tables of the source -------------------------------------------------------------------- */
 
 static struct learned *find_table(struct source *source, struct span name)
 {

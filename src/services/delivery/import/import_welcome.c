@@ -6,16 +6,9 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/param.h"
 #include "services/delivery/import/import_run.h"
+#include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/schema.h"
-
-SQL_STATEMENT(put_welcome,
-    "INSERT INTO welcomes (convo, seq, part, bytes, created_ms) VALUES ($1, $2, $3, $4, $5)");
-/* Finds the device by the package, where the package is still known. */
-SQL_STATEMENT(put_target,
-    "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms, why)"
-    " VALUES ($1, $2, $3, $4, $5, COALESCE((SELECT k.device FROM key_packages k WHERE k.ref = $4"
-    " AND k.did = $5), $6), $7, $8, $9) ON CONFLICT DO NOTHING");
 
 /* Returns the reference that the row names, if the Welcome has it; else the Welcome's only one,
  * else the row's. False: there is none. */
@@ -83,7 +76,7 @@ static void put_bytes(
         return;
     memcpy(convo->welcome_hash, hash, sizeof hash);
     convo->welcome_seq = join_seq;
-    import_step(run, &put_welcome, 1);
+    import_step(run, &import_put_welcome, 1);
     import_text(run, import_id(convo));
     import_int(run, (int64_t)convo->welcome_seq);
     import_int(run, convo->welcome_part++);
@@ -111,7 +104,7 @@ static int on_welcome(void *data, const struct source_row *row)
         return 0;
     put_bytes(convo, source_bytes(row, TO_BYTES), created_ms,
         convo->persons[member - convo->roster.members].join_seq);
-    import_step_maybe(run, &put_target, CATBIRD_WELCOMES);
+    import_step_maybe(run, &import_put_target, CATBIRD_WELCOMES);
     import_text(run, import_id(convo));
     import_int(run, (int64_t)convo->welcome_seq);
     import_int(run, convo->welcome_part - 1);

@@ -2,28 +2,13 @@
 #include "services/delivery/mls/commit_check.h"
 
 #include "base/alloc.h"
+#include "services/delivery/mls/commit_check_store.h"
 #include "services/delivery/mls/commit_roster.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/schema.h"
 
-/* ---- the stored epoch --------------------------------------------------------------------------
- */
+/* ---- the stored epoch ------------------------------------------------------------------------ */
 
-/* Reads the group info of the epoch a commit or proposal was made in, which its signature covers,
- * and whether the caller is a member. */
-SQL_STATEMENT(find_context,
-    "SELECT group_info, (SELECT COUNT(*) FROM members m WHERE m.convo = $1 AND m.did = $3"
-    " AND m.leave_seq IS NULL) FROM convos WHERE id = $1 AND group_info_epoch = $2"
-    " AND group_info IS NOT NULL");
-/* Reads the proposals of that epoch, which follow the commit that led to it. */
-SQL_STATEMENT(find_proposals,
-    LOG_CUT("l.bytes",
-        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind <> 1"
-        " AND l.kind = 2 AND l.base_epoch = $2"
-        " AND l.seq > COALESCE((SELECT c.seq FROM log c WHERE c.convo = $1 AND c.kind = 3"
-        " AND c.base_epoch < $2 ORDER BY c.base_epoch DESC LIMIT 1), 0)"
-        " ORDER BY l.seq LIMIT 1000",
-        "$1", "$3"));
 enum { STORED_CONTEXT, STORED_PROPOSALS };
 
 static bool needs_proposals(const struct act *act, enum delivery_mode mode)
@@ -46,13 +31,13 @@ uint32_t commit_check_ask(struct act *act, enum delivery_mode mode, struct sql_u
 
     if (unit == NULL)
         return 0;
-    sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
+    sql_unit_step(unit, &commit_check_find_context, SQL_ROWS_ANY);
     sql_unit_text(unit, act->convo);
     sql_unit_int(unit, bounded);
     sql_unit_text(unit, act->claims->issuer);
     if (!needs_proposals(act, mode))
         return STORED_CONTEXT + 1;
-    sql_unit_step(unit, &find_proposals, SQL_ROWS_ANY);
+    sql_unit_step(unit, &commit_check_find_proposals, SQL_ROWS_ANY);
     sql_unit_text(unit, act->convo);
     sql_unit_int(unit, bounded);
     sql_unit_int(unit, LOG_PAGE_BYTES);
@@ -83,8 +68,7 @@ static struct span stored_context(const struct commit_check *check)
     return sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0);
 }
 
-/* ---- signatures --------------------------------------------------------------------------------
- */
+/* ---- signatures ------------------------------------------------------------------------------ */
 
 /* Finds the key that must have signed a public message. A member's key is in the tree, an external
  * sender's in the group context; a joiner brings its own. */
@@ -173,8 +157,7 @@ static const char *check_proposals(const struct commit_check *check)
     return why;
 }
 
-/* ---- proposals by reference --------------------------------------------------------------------
- */
+/* ---- proposals by reference ------------------------------------------------------------------ */
 
 struct references {
     uint32_t count;
@@ -251,8 +234,7 @@ static bool knows_proposals(const struct commit_check *check)
     return is_known;
 }
 
-/* ---- the new epoch -----------------------------------------------------------------------------
- */
+/* ---- the new epoch --------------------------------------------------------------------------- */
 
 static const char *check_context(const struct act *act, const struct mls_group_info *info)
 {

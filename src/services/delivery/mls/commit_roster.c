@@ -78,8 +78,7 @@ static int read_leaves(
     return 0;
 }
 
-/* ---- changes between two trees -----------------------------------------------------------------
- */
+/* ---- changes between two trees --------------------------------------------------------------- */
 
 /* Compares two sorted lists. The DIDs that are gone are copied, because the old tree is freed. */
 static void find_changes(
@@ -161,8 +160,7 @@ void commit_roster_free(struct commit_roster *roster)
     base_free(roster);
 }
 
-/* ---- the request against the tree --------------------------------------------------------------
- */
+/* ---- the request against the tree ------------------------------------------------------------ */
 
 static bool has_leaf(const struct commit_roster *roster, struct span did)
 {

@@ -457,8 +457,7 @@ const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_in
     return reader.fault;
 }
 
-/* ---- forbidden messages ------------------------------------------------------------------------
- */
+/* ---- forbidden messages ---------------------------------------------------------------------- */
 
 static const char *check_external_commit(const struct mls_commit *commit)
 {
@@ -553,8 +552,7 @@ const char *mls_envelope_open(struct span bytes, struct span *ret_message)
     return mls_message_read(*ret_message, &message);
 }
 
-/* ---- external senders --------------------------------------------------------------------------
- */
+/* ---- external senders ------------------------------------------------------------------------ */
 
 bool mls_external_sender(
     const struct mls_group_context *context, uint32_t index, struct span *ret_key)

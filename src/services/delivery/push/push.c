@@ -22,6 +22,7 @@
 #include "services/delivery/api/call.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
+#include "services/delivery/push/push_store.h"
 #include "support/metric.h"
 
 enum {
@@ -80,8 +81,9 @@ struct push {
     bool is_timed; /* a timer runs for the item that rests longest */
 };
 
-/* ---- keys and values
- * A conversation's key is c and its id, its value the one sender of its news; empty: several.
+/* ---- keys and values ------------------------------------------------------------------------- */
+
+/* A conversation's key is c and its id, its value the one sender of its news; empty: several.
  * A device's key is d and DID#device, and it has no value. */
 
 static void put_device_key(struct buffer *key, struct span did, struct span device)
@@ -165,11 +167,6 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
 
 /* ---- a conversation ------------------------------------------------------------------------- */
 
-SQL_STATEMENT(find_devices,
-    "SELECT t.did, t.device FROM members m JOIN push_tokens t ON t.did = m.did"
-    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> $2 AND (t.did, t.device) > ($4, $5)"
-    " ORDER BY t.did, t.device LIMIT $3");
-
 /* buffer has no address while it is empty. */
 static struct span text_of(const struct buffer *buffer)
 {
@@ -181,7 +178,7 @@ static void read_devices(struct push *push, struct tr_context *ctx, struct push_
     struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
-        sql_unit_step(unit, &find_devices, SQL_ROWS_ANY);
+        sql_unit_step(unit, &push_find_devices, SQL_ROWS_ANY);
         sql_unit_text(unit, id_of(task->item));
         sql_unit_text(unit, text_of(&task->value));
         sql_unit_int(unit, DEVICES_READ_MAX);
@@ -318,7 +315,6 @@ static void listening_told(
 
 /* ---- a device ------------------------------------------------------------------------------- */
 
-SQL_STATEMENT(find_token, "SELECT platform, token FROM push_tokens WHERE did = $1 AND device = $2");
 SQL_STATEMENT(
     forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
 
@@ -358,7 +354,7 @@ static void read_token(struct push *push, struct tr_context *ctx, struct push_ta
 
     split_device_key(task, &did, &device);
     if (unit != NULL) {
-        sql_unit_step(unit, &find_token, SQL_ROWS_ANY);
+        sql_unit_step(unit, &push_find_token, SQL_ROWS_ANY);
         sql_unit_text(unit, did);
         sql_unit_text(unit, device);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verifier_lookup.c: a token on its way to a verdict.
+/* verifier_lookup.c: a lookup finds out whether one token is valid, for all requests that carry it.
  *
  *             ┌───────── document fetched ───────────┐
  *             ▼                                      │
@@ -10,13 +10,15 @@
  *             │  └───── session token ──────────▶ READING ───────────────▶ answered
  *             └───────── verdict ───────────────▶ answered
  *
- * 1. A lookup is in its bucket from the first request with the token until its answer. Requests with
- *    the same token join it. The verifier has counted such a request and looked into the cache
- *    before, in this turn or an earlier one.
- * 2. While a lookup is WORKING the verifier touches only the verifier's part (verifier.h).
- * 3. A verdict stands only if the cache still has the key it was reached with, and a session only if
- *    no auth_forget came since the read began. So a replaced key or an ended session lets no request
- *    in and leaves no token in the cache. */
+ * 1. A lookup is in the hash table from the first request with the token until it is answered.
+ *    Requests with the same token join it as waiters. Before a request joins, the verifier has
+ *    counted it against the rate of its address and has not found the token in the cache.
+ * 2. While a lookup is WORKING, the pool owns the work's part of struct auth_lookup, and the
+ *    verifier uses only the verifier's part (verifier.h).
+ * 3. If the cache has another key of the issuer when the pool is done, the token is verified again
+ *    with that key; if the cache has a refusal instead, the token is refused. If auth_forget came
+ *    while the session was read, the session is read again. So a replaced key or an ended session
+ *    lets no request pass, and leaves no token in the cache. */
 #include <stdio.h>
 #include <string.h>
 
@@ -155,7 +157,7 @@ static bool make_room(struct auth_lookup *lookup)
     return true;
 }
 
-/* Add the request at hand to the waiters. On failure the caller must still answer the request. */
+/* Add the request that is being handled to the waiters. On failure the caller must answer it. */
 static bool lookup_join(struct tr_context *ctx, struct auth_lookup *lookup)
 {
     tr_reply_handle handle;

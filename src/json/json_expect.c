@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* json_expect.c: typed reads of JSON members. A read that fails keeps a sentence with the path of
+ * the member, unless an earlier read has failed. json_expect.h has the rules and examples. */
 #include "json/json_expect.h"
 
 #include <stdarg.h>
@@ -39,7 +41,7 @@ static void message_add_path(char message[JSON_MESSAGE_BYTES], const struct json
     message_add_step(message, expect->name, expect->index);
 }
 
-/* The value a message is about. `name` NULL means the object itself. */
+/* The member that a message is about. `name` NULL means the object itself. */
 struct place {
     const char *name;
     size_t index;
@@ -89,7 +91,7 @@ void json_expect_fail(struct json_expect *expect, const char *name, const char *
     va_end(arguments);
 }
 
-/* The value is missing, or it is not `kind`: "a string", "an integer". */
+/* Fail because the value is missing or has the wrong type. `kind` is "a string", "an integer", … */
 static void expect_fail_kind(
     struct json_expect *expect, struct place place, const struct json *value, const char *kind)
 {
@@ -138,7 +140,7 @@ static bool is_absent(const struct json *value)
     return json_kind(value) <= JSON_NULL;
 }
 
-/* A number of things: `verb` is "is" or "has", `unit` is "byte" or "item". */
+/* A count and its bounds, in words: `verb` is "is" or "has", `unit` is "byte" or "item". */
 struct amount {
     const char *verb;
     const char *unit;
@@ -179,7 +181,8 @@ static struct span check_string(struct json_expect *expect, struct place place,
     return (struct span){ "", 0 };
 }
 
-/* An integer that does not fit int64_t is kept as its digits. */
+/* Return true for an integer that does not fit int64_t: the parser keeps the digits of such a
+ * number. */
 static bool is_huge_integer(const struct json *value, bool *ret_negative)
 {
     struct span digits;

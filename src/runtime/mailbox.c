@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mailbox.c: many senders, one owner, one word. The owner is the thread in the actor's turn.
+/* mailbox.c: a mailbox is one atomic word that many senders and one owner change. The owner is the
+ * thread that runs the actor's turn.
  *
  *   63     49 48        47                         6 5            0
  *   [ count  | control? | newest cell               | flags        ]
  *
- * A send is one compare-and-swap: it checks closed and capacity, puts its cell on top, counts
- * itself and learns whether it must schedule the actor, all in one step. Cells hang newest first;
- * the owner reads the word, turns the chain round and handles it oldest first, and leaves with one
- * more compare-and-swap:
+ * A send is one compare-and-swap: it checks CLOSED and the capacity, pushes its cell, increments
+ * the count and reads whether it must schedule the actor, all in one step. The cells form a chain,
+ * newest first. The owner reads the word, reverses the chain and handles it oldest first. One more
+ * compare-and-swap ends the turn:
  *
  *   1. SCHED is set during a turn. The thread that sets it schedules the box, exactly once; only
  *      the owner clears it, by a swap that fails if a cell has arrived: no wake-up is lost.
- *   2. The cell that the word named when the owner last read it is not freed before the word names
- *      another: newer cells point to it, and the owner stops there when it walks them.
- *   3. The count falls at the end of a turn, by the number of handled messages: messages taken and
- *      not yet handled still count.
+ *   2. The owner keeps the newest cell of its last read while the word still points to it: a newer
+ *      cell would link to it, and the owner's next walk down the chain stops there.
+ *   3. The count decreases at the end of a turn, by the number of handled messages: messages that
+ *      the owner has taken but not handled still count.
  *   4. CLOSED refuses messages, GONE refuses everything; neither is ever cleared.
  *
  * test/spin/mailbox.pml checks 1 and the parking of senders. */
@@ -56,8 +57,8 @@ static inline void copy_payload(void *to, const void *from, size_t size)
         memcpy(to, from, size);
 }
 
-/* The change of the word for a cell that does not count: a control cell sets CONTROL, so that a
- * turn under way sees it. */
+/* Return the flags that an uncounted cell sets in the word: a control cell sets CONTROL, so that a
+ * running turn sees it. */
 static inline uint64_t control_of(const struct tr__cell *cell)
 {
     bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
@@ -66,7 +67,7 @@ static inline uint64_t control_of(const struct tr__cell *cell)
     return control ? WORD_CONTROL : 0;
 }
 
-/* After a push: `word` is the word before it. */
+/* Schedule the actor after a push, unless it is scheduled. `word` is the word before the push. */
 static inline void push_done(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
     tr__point();
@@ -75,7 +76,7 @@ static inline void push_done(struct tr__worker *worker, struct tr_box *box, uint
     tr__point();
 }
 
-/* The commonest send: counted, room, open. */
+/* Push a message that counts. Fast if the box is open and has room. */
 static inline int push_message(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode)
 {
@@ -89,8 +90,8 @@ static inline int push_message(
     return 0;
 }
 
-/* Drop a cell by policy. Under foreign_lock it waits in `doomed`: tr__foreign_leave ends it after
- * the lock is released. */
+/* Drop a message because the box is full. A thread under foreign_lock only adds it to `doomed`:
+ * tr__foreign_leave drops it after the lock is released. */
 static void drop_full(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     if (worker != box->system->foreign) {
@@ -101,10 +102,10 @@ static void drop_full(struct tr__worker *worker, struct tr_box *box, struct tr__
     worker->doomed_box = box;
 }
 
-/* Trim a drop-oldest box that holds twice its capacity to the newest `capacity`, under LOCKED:
- * amortised over the sends it makes room for. If the chain is shorter, because the owner has taken
- * the rest, drop one. False if the chain has no message that counts: the owner has them all, or
- * they are reserved. */
+/* Trim a drop-oldest box at its hard limit: keep the newest `capacity` messages and drop the older
+ * ones, under LOCKED. One trim makes room for many sends. If the chain has no more than `capacity`
+ * messages, because the owner has taken the others, drop one. False if it has none that counts: the
+ * owner has taken them all, or the count consists of reserved slots. */
 static bool mailbox_trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
     struct tr__cell *top = tr__word_cell(word), *doomed = NULL, *cell, **link = &top;
@@ -113,7 +114,7 @@ static bool mailbox_trim(struct tr__worker *worker, struct tr_box *box, uint64_t
 
     if (!atomic_compare_exchange_strong_explicit(
             &box->word, &word, word | WORD_LOCKED, memory_order_acq_rel, memory_order_relaxed))
-        return true; /* look again */
+        return true; /* the word changed: the caller reads it again */
     tr__point();
     for (cell = top; cell != NULL; cell = cell->next)
         counted += (cell->flags & CELL_COUNTED) != 0;
@@ -137,7 +138,7 @@ static bool mailbox_trim(struct tr__worker *worker, struct tr_box *box, uint64_t
               (uint64_t)(uintptr_t)top;
     while (!atomic_compare_exchange_weak_explicit(
         &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
-    /* Not before: an answer may go to this very box. */
+    /* Only now, without LOCKED: dropping an ask sends an answer, perhaps to this very box. */
     for (; doomed != NULL; doomed = cell) {
         cell = doomed->next;
         drop_full(worker, box, doomed);
@@ -206,7 +207,7 @@ tr__noinline int tr__push_slow(
                 return rc;
             if (rc == FULL_OVERSHOOT) {
                 limit = box->capacity_hard;
-                continue; /* with the word the policy saw */
+                continue; /* with the word that full_by_policy has checked */
             }
         }
         word = tr__get(box->word);
@@ -303,7 +304,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         /* A handler that failed owned its message: the runtime does not know what is left of it. */
         if (reason != TR_DEAD_CRASHED && box->type->message_drop != NULL)
             box->type->message_drop(cell->payload);
-        /* Senders drop too, so this one is not only the owner's. */
+        /* Senders drop messages too, so this counter needs an atomic addition. */
         atomic_fetch_add_explicit(&box->dropped, 1, memory_order_relaxed);
     } else if (cell->kind == CELL_WORK) {
         tr__work_dropped((struct tr__work *)(uintptr_t)cell->opt);
@@ -345,7 +346,7 @@ static bool size_is_right(const struct tr_box *box, size_t size)
 
 uint64_t tr__age_max(const struct tr_box *box)
 {
-    pthread_mutex_t *lock = tr__box_lock(box); /* the ext goes when the actor ends */
+    pthread_mutex_t *lock = tr__box_lock(box); /* the actor's end frees the ext */
     const struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
     uint64_t age = ext != NULL ? ext->age_ns_max : 0;
 
@@ -390,7 +391,7 @@ static int mailbox_tell(struct tr__worker *worker, tr_sender to, const void *mes
     }
     copy_payload(cell->payload, message, size);
     if (unlikely(lane == TR_CONTROL)) {
-        /* Refused when closed, like any message, but never for want of room. */
+        /* A closed box refuses a control message too, but a full one takes it. */
         if (atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_CLOSED)
             rc = TR_ECLOSED;
         else
@@ -405,7 +406,7 @@ static int mailbox_tell(struct tr__worker *worker, tr_sender to, const void *mes
     return rc;
 }
 
-/* Closed, full or locked: the cell is made already. */
+/* Send a filled cell to a box that is closed, full or locked. */
 static tr__cold int tell_hard(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     int rc = tr__push_slow(worker, box, cell, PUSH_WAIT);
@@ -454,8 +455,8 @@ int tr_tell(tr_sender to, const void *message, size_t size)
     struct tr__cell *cell;
     uint64_t word;
 
-    /* A box's message_size is set only if its messages ride inline, are whole words of four and do
-     * not expire; else it is 65535, which is some wrong size too. */
+    /* A box has a message_size only if its messages fit into a cell, are a multiple of four bytes
+     * and do not expire. Else it is 65535, which exceeds CELL_INLINE and fails the checks below. */
     if (unlikely(box == NULL || worker == NULL || worker->system != box->system ||
                  box->message_size != size || size > CELL_INLINE || worker->ctx.deadline_ns != 0 ||
                  worker->cell_count == 0 || TR_MALLOC_CELLS))
@@ -520,7 +521,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             if (tr__drive(to.box->system, 64) > 0)
                 continue;
             if (to.box->system->sim != NULL)
-                return TR_ETIMEOUT; /* nothing is left that could */
+                return TR_ETIMEOUT; /* no actor can run, so the box stays full */
             /* Another thread may make room by cancelling a slot, which does not wake this one. */
             now = tr__later(now, WAIT_NAP_NS);
             tr__drive_wait(to.box->system, now < until ? now : until);
@@ -616,7 +617,7 @@ void tr_slot_cancel(struct tr_slot *slot)
     if (slot->cell == NULL)
         return;
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
-    /* An ended box has given up counting. */
+    /* After GONE the count has no meaning: leave it. */
     while (!(word & WORD_GONE) &&
            !atomic_compare_exchange_weak_explicit(&box->word, &word, word - WORD_COUNT_ONE,
                memory_order_acq_rel, memory_order_relaxed)) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.c: key → actor, with the races of start and end decided by one lock per shard.
+/* registry.c: a hash table from keys to actors. One lock per shard decides the races between
+ * callers that start an actor and the actor that ends.
  *
  *   1. An entry is in its shard from the creation of its box until the box has ended. Creating and
  *      inserting happen under the shard's lock, so one caller wins. No caller waits: the box takes
@@ -43,7 +44,7 @@ enum { SHARDS = 16, BUCKETS_FIRST = 64, EVICT_TRIES = 8 };
 
 struct tr__registry_entry {
     struct tr__registry_entry *next; /* in its bucket */
-    struct tr__link lru;             /* in its shard: the latest used last */
+    struct tr__link lru;             /* in its shard, least recently used first */
     struct tr_registry *registry;
     uint64_t hash;
     struct tr_box *box;
@@ -51,10 +52,10 @@ struct tr__registry_entry {
     struct tr_box *successor;
     tr_sender successor_keep;
     struct tr__cell *start;   /* the operation that lets the successor start */
-    struct tr__cell *adopted; /* messages its predecessor left to it, oldest first; circular */
+    struct tr__cell *adopted; /* messages for the successor, oldest first; circular */
     bool stopping;
-    bool barren;           /* its start failed: it leaves nothing to a successor */
-    uint64_t seen_handled; /* by the sweep */
+    bool barren;           /* the actor's start failed: its messages do not pass to a successor */
+    uint64_t seen_handled; /* the number of handled messages at the last sweep */
     uint64_t idle_since_ns;
     size_t key_size;
     unsigned char key[];
@@ -106,7 +107,7 @@ static void registry_grow(struct shard *shard)
     struct tr__registry_entry **buckets = base_calloc(count * sizeof(*buckets));
 
     if (buckets == NULL)
-        return; /* longer chains, nothing worse */
+        return; /* out of memory: the table stays correct, its chains are longer */
     for (uint32_t i = 0; i < shard->bucket_count; i++)
         while (shard->buckets[i] != NULL) {
             struct tr__registry_entry *entry = shard->buckets[i];
@@ -162,7 +163,7 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
             }
         }
         if (rc < 0 && o->type->finish != NULL)
-            o->type->finish(state); /* it was created, and no caller has it */
+            o->type->finish(state); /* `make` has created the state, and no actor owns it */
     }
     if (state != small)
         base_free(state);
@@ -185,14 +186,15 @@ static bool looks_idle(const struct tr_box *box)
            !(word & (WORD_SCHED | WORD_POINTER)) && tr__word_count(word) == 0;
 }
 
-/* Over the limit: ask the longest idle of this shard to end. */
+/* Ask the least recently used idle actor of this shard to end. False if there is none among the
+ * first EVICT_TRIES entries. */
 static bool registry_evict(struct shard *shard)
 {
     for (uint32_t i = 0; i < EVICT_TRIES && !tr__list_is_empty(&shard->lru); i++) {
         struct tr__registry_entry *entry =
             tr__container(shard->lru.next, struct tr__registry_entry, lru);
 
-        /* Not in the way of the others the next time. */
+        /* Move the entry to the end, so that the next call tries others first. */
         tr__list_remove(&entry->lru);
         tr__list_add(&shard->lru, &entry->lru);
         if (!entry->stopping && looks_idle(entry->box) &&
@@ -252,7 +254,8 @@ static int registry_insert(struct tr_registry *registry, struct shard *shard, ui
     return 0;
 }
 
-/* The box to send to now, under the lock: the actor's, or its successor's. */
+/* Return the box that takes messages now: the actor's or, if that is stopping, its successor's.
+ * With `make`, create the successor. Under the lock. */
 static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sender *ret_raw)
 {
     int rc;
@@ -334,7 +337,8 @@ int tr_registry_tell(struct tr_registry *registry, const void *key, size_t key_s
             return rc;
         rc = tr_tell(sender, message, size);
         tr_sender_drop(&sender);
-        /* Closed between the two: by now the entry says so, and a successor is made. */
+        /* TR_ECLOSED: the actor has ended since registry_get. Its entry is STOPPING now, so the
+         * next call creates a successor. */
     } while (rc == TR_ECLOSED && !tr__get(registry->closing));
     return rc;
 }
@@ -346,8 +350,9 @@ uint32_t tr_registry_live(const struct tr_registry *registry)
 
 /* ---- called by the actors ------------------------------------------------------------------- */
 
-/* The actor ends, for any reason. Messages left in its box go to a successor, unless its start
- * failed: the successor would probably fail too, again and again while a message waits. */
+/* Mark the entry of an actor that ends. Messages left in its box go to a successor, unless its
+ * start has failed: then the successor would probably fail too, again and again while a message
+ * waits. */
 void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why)
 {
     struct shard *shard = shard_of(entry->registry, entry->hash);
@@ -360,7 +365,8 @@ void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enu
     pthread_mutex_unlock(&shard->lock);
 }
 
-/* In the turn of the actor: may it end now? If so the entry is STOPPING from here on. */
+/* Return whether the actor may end now, and if so make its entry STOPPING. `force` skips the test
+ * for idleness. Called in the actor's turn. */
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force)
 {
     struct shard *shard = shard_of(entry->registry, entry->hash);
@@ -400,7 +406,7 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
             /* An asker that holds now waits for the successor, which itself waits for no actor yet.
              */
             tr__ask_cell_moves(cell, raw.box);
-            /* Not into its box yet: messages its senders have put there are newer. */
+            /* Do not push it into the successor's box: the messages there are newer. */
             tr__queue_add(&entry->adopted, cell);
             adopted = true;
         }
@@ -409,7 +415,7 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
     return adopted;
 }
 
-/* The box has finished. */
+/* Remove the entry of an actor that has ended, or start its successor. */
 void tr__registry_ended(
     struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry)
 {
@@ -439,7 +445,7 @@ void tr__registry_ended(
             last = true;
         }
     } else if (entry->successor == box) {
-        /* A successor that never ran: the system ends. */
+        /* The system ends, and this successor never ran. */
         keep = entry->successor_keep;
         entry->successor = NULL;
         entry->successor_keep = (tr_sender){ 0 };
@@ -450,14 +456,14 @@ void tr__registry_ended(
     if (start != NULL && tr__push_event(entry->box, start) == 0)
         orphans = NULL;
     else if (start != NULL)
-        tr__cell_free(worker, start); /* killed before it started: its own end removes the entry */
+        tr__cell_free(worker, start); /* the successor was killed; its end removes the entry */
     pthread_mutex_unlock(&shard->lock);
     while ((cell = tr__queue_take(&orphans)) != NULL)
         tr__dead_letter(worker, box, cell, TR_DEAD_DESTROYED, TR_ECLOSED);
     tr_sender_drop(&keep);
     if (last)
         base_free(entry);
-    /* The last touch of the registry: tr_registry_close may free it now. */
+    /* Do not use the registry after this decrement: tr_registry_close may free it. */
     if (atomic_fetch_sub_explicit(&registry->live, 1, memory_order_seq_cst) == 1 &&
         atomic_load_explicit(&system->end_waiters, memory_order_seq_cst) > 0)
         tr__end_broadcast(system);
@@ -556,8 +562,8 @@ static const struct tr_type sweeper_type = {
 
 /* ---- making and closing --------------------------------------------------------------------- */
 
-/* One sweeper runs, unless the registry closes or never passivates. An earlier one may have ended:
- * stopped, or without memory for its timer. */
+/* Start the sweeper if it does not run, unless the registry closes or never passivates. An earlier
+ * sweeper may have been stopped, or may have had no memory for its timer. */
 static int sweeper_ensure(struct tr_registry *registry)
 {
     struct sweeper state = { registry };
@@ -689,14 +695,15 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
     if (sweeper.box != NULL) {
         tr__push_op(sweeper.box, OP_STOP, NULL, 0);
         rc = tr_sender_wait_closed(sweeper, timeout_ns);
-        /* Closing is set, so no new one is made: the next close waits for this one. */
+        /* On a timeout keep the sweeper: the next tr_registry_close waits for it. `closing`
+         * prevents a second one. */
         if (rc < 0)
             r->sweeper = sweeper;
         else
             tr_sender_drop(&sweeper);
     }
     while (rc == 0 && atomic_load_explicit(&r->live, memory_order_seq_cst) > 0) {
-        /* Repeat: dropping the last sender beside the registry's sends no notice. */
+        /* Ask again in each round: the registry gets no notice when a caller drops its sender. */
         passivate_all(r);
         if (system->driven) {
             rc = drive_for_close(r, until);

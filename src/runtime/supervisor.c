@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor.c: an actor whose state is a table of children.
  *
- * A child that crashes keeps its box and its state, and tells its supervisor
+ * A child at rest runs no handler, but keeps its box, its senders and its state until it is
+ * restarted or ended. A child that crashes is at rest, and tells its supervisor
  * (tr__supervisor_child_ended → OP_CHILD_DOWN). The supervisor decides by its strategy:
  *
  *   new ──▶ starting ──▶ running ──crash────────────────▶ at rest ──back-off──▶ starting
@@ -12,13 +13,13 @@
  *   1. A group (one_for_all, rest_for_one) is brought to rest from its last child to its first, one
  *      at a time, and restarted from its first to its last: the next child starts when the one
  *      before has started. The whole table starts the same way with the supervisor.
- *   2. Over restarts_max in the window the supervisor gives up. With a supervisor of its own it
- *      brings its children to rest and leaves the decision to that one; else it stops them and
- *      ends.
- *   3. A child reports once in a life that it is down, whether it crashed or came to rest; it does
- *      not answer an OP_REST that comes when it is down.
+ *   2. After more than restarts_max restarts in the window the supervisor gives up. If it has a
+ *      supervisor of its own, it brings its children to rest and reports a crash to that
+ *      supervisor; else it stops its children and ends.
+ *   3. Between two starts a child reports exactly once that it is down, whether it crashed or was
+ *      brought to rest. A child that is down ignores OP_REST.
  *   4. The supervisor pins every child's slot until the child has reported its end, so an operation
- *      never reaches a stranger in a reused slot. */
+ *      never reaches another actor that reuses the slot. */
 #include "runtime/supervisor.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ enum child_state {
 struct child {
     struct tr_box *box;
     enum child_state state;
-    bool ending;       /* stopping for good */
+    bool ending;       /* OP_END was sent: the child is not restarted */
     bool due;          /* at rest, and its back-off is over */
     tr_sender sender;  /* kept here unless the row has ret_sender */
     uint32_t failures; /* in a row, for the back-off */
@@ -59,7 +60,7 @@ struct child {
     int why;
 };
 
-/* Of the children from group_first on. */
+/* The progress of a group restart. The group is the children from group_first to the last. */
 enum group_phase { GROUP_NONE, GROUP_RESTING, GROUP_BACKOFF, GROUP_STARTING };
 
 struct supervisor {
@@ -78,7 +79,7 @@ struct supervisor {
 
 struct child_notice {
     struct tr_box *box;
-    uint32_t index; /* CHILD_SPAWNED: find it by its box */
+    uint32_t index; /* in the table; CHILD_SPAWNED: find the child by its box */
     int why;        /* enum tr_why, or -1: it has started */
     bool gone;
 };
@@ -117,7 +118,8 @@ void tr__supervisor_child_started(struct tr_box *box, const struct tr__ext *ext)
 
 /* ---- the rows ------------------------------------------------------------------------------- */
 
-/* The places of children: the table's rows, then those of spawned actors, GONE while empty. */
+/* Count the entries of `children`: one for each row of the table, then spawned_max for spawned
+ * actors. An unused entry is CHILD_GONE. */
 static uint32_t place_count(const struct tr_supervisor *table)
 {
     return table->child_count + table->spawned_max;
@@ -131,7 +133,7 @@ static const struct tr_child *row_of(const struct supervisor *self, uint32_t ind
     return index < table->child_count ? &table->children[index] : &self->spawned_row;
 }
 
-/* The child that a notice is of; NULL: a spawned one that found no place. */
+/* Return the child that sent a notice; NULL for a spawned actor that found no free entry. */
 static struct child *supervisor_child_of(struct supervisor *self, const struct child_notice *notice)
 {
     if (notice->index != CHILD_SPAWNED)
@@ -154,7 +156,7 @@ static void supervisor_child_start(struct child *child)
 {
     enum tr__op op = child->state == CHILD_NEW ? OP_START_SUCCESSOR : OP_RESTART;
 
-    /* One without a start has nothing to tell when it is up. */
+    /* A child without a start hook does not report that it has started. */
     child->state = child->box->type->start != NULL ? CHILD_STARTING : CHILD_RUNNING;
     child->due = false;
     child_op(child, op);
@@ -167,7 +169,7 @@ static void child_end(struct child *child)
     child_op(child, OP_END);
 }
 
-/* A temporary one is never restarted: it does not rest, it ends. */
+/* Bring a child to rest. A temporary child is never restarted, so it ends instead. */
 static void child_rest(struct child *child, const struct tr_child *row)
 {
     if (row->restart == TR_TEMPORARY) {
@@ -269,8 +271,8 @@ static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index
         wait_backoff(self, box, index, index);
         return;
     }
-    /* While a group rests or waits its range only grows; while it starts, those before the one that
-     * failed are up. */
+    /* While a group is brought to rest or waits, group_first only decreases. While it starts, the
+     * children before the one that crashed are running and stay so. */
     if (table->strategy == TR_ONE_FOR_ALL)
         self->group_first = 0;
     else if (self->phase == GROUP_NONE || self->phase == GROUP_STARTING ||
@@ -296,7 +298,8 @@ static void stop_children(struct supervisor *self, struct tr_box *box)
             child_end(child);
         return;
     }
-    /* All children are down: no answer is outstanding, so the turn ends the supervisor. */
+    /* All children are down. Without an open ask the runtime ends the supervisor after this
+     * turn. */
     tr__set(box->asks, 0);
 }
 
@@ -343,7 +346,7 @@ static void supervisor_on_child(struct supervisor *self, struct tr_box *box, con
             return;
         child->state = CHILD_RUNNING;
     } else if (child->ending) {
-        return; /* it ends from where it is */
+        return; /* OP_END follows in its box and ends it */
     } else {
         bool asked = child->state == CHILD_STOPPING;
 
@@ -423,7 +426,7 @@ static int supervisor_start(void *state, struct tr_context *ctx)
     return 0;
 }
 
-/* Its children are at rest and keep their boxes; supervisor_start() has the rest. */
+/* Keep the children, which are at rest; supervisor_start() resets the other fields. */
 static int supervisor_reset(void *state, enum tr_why why)
 {
     (void)state;
@@ -438,7 +441,8 @@ static void supervisor_stop(void *state, struct tr_context *ctx, enum tr_why why
     (void)why;
     self->stopping = true;
     self->resting = tr__get(ctx->box->status) & STATUS_RESTING;
-    /* Something is outstanding until stop_children() has seen all of them down. */
+    /* Pretend that an ask is open, so that the supervisor does not end before stop_children() has
+     * found all children down. */
     tr__set(ctx->box->asks, 1);
     supervisor_advance(self, ctx->box);
 }
@@ -482,7 +486,7 @@ static const struct tr_type supervisor_type = {
 static int supervisor_create(
     struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box);
 
-/* Without a reset hook the state given at the start is copied in again at a restart. */
+/* Keep a copy of the initial state: an actor without a reset hook restarts with it. */
 static int keep_initial(struct tr__ext *ext, const struct tr_type *type, const void *state)
 {
     if (type->reset != NULL || type->state_size == 0)
@@ -519,11 +523,11 @@ static int child_create(struct tr_system *system, struct tr_box *parent, const s
     return row->supervisor != NULL ? 0 : keep_initial(ext, row->type, row->state);
 }
 
-/* ---- spawned children ------------------------------------------------------------------------ */
+/* ---- spawned children ----------------------------------------------------------------------- */
 
-/* Each pins the other's slot: the supervisor its child's until it hears that the child is gone, the
- * child its supervisor's until it has told so. A supervisor may end between the spawn and its turn;
- * then the child ends too. */
+/* The supervisor pins the child's slot until the child has reported its end. The child pins the
+ * supervisor's slot until it has sent that report. A supervisor may end before it handles
+ * OP_CHILD_ADD; then the child ends too. */
 
 int tr__supervisor_claim(struct tr_box *supervisor, struct tr_box *box, const void *state)
 {
@@ -629,7 +633,7 @@ static void set_owner(struct tr_box *box, const char *owner)
     atomic_store_explicit(&box->strong, 1, memory_order_release);
 }
 
-/* Senders out, pins on; then the root may run. */
+/* Pin the children, give their senders to the caller or keep them, and launch them. */
 static void supervisor_launch(struct tr_box *box)
 {
     struct supervisor *self = tr__box_self(box);
@@ -663,7 +667,7 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
     rc = supervisor_create(system, table, &box);
     if (rc < 0)
         return rc;
-    /* Made while the tree can still be taken back. */
+    /* Allocate the start operation first: after the launch this function can no longer fail. */
     go = tr__event_cell(system, CELL_OP, 0, OP_START_SUCCESSOR, NULL, 0);
     if (go == NULL) {
         supervisor_discard(box);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* waitgraph.c: which actor waits for which, and how a circle is refused before it closes.
+/* waitgraph.c: which actor waits for which, and how the runtime refuses a wait that would close a
+ * circle (a deadlock).
  *
- * An actor waits in two ways only: it holds for an answer, or it is parked on a full box. Both
- * publish one edge in its waiting_on, so every actor has at most one and a chain is walked by
- * following pointers:
+ * An actor waits in two ways only: it holds (handles no messages until an answer comes), or it is
+ * parked on a full box. In both cases it publishes one edge in its waiting_on. So every actor has
+ * at most one edge, and a walk follows pointers:
  *
  *   63      56 55      48 47                    0
  *   [ sequence | hold     | the box waited for  ]
  *
- * `hold` is the low bits of the hold's number. An answer that comes exactly 256 holds late clears
- * the edge of another hold, and a circle over that edge is missed; it does not end that hold: see
- * handle_reply.
+ * `hold` is the low 8 bits of the hold's number. A late answer to a hold that is exactly 256 holds
+ * old clears the edge of the current hold, and a circle over that edge is missed. It does not end
+ * the current hold, because handle_reply (queue.c) compares more bits.
  *
  *   1. Publish, then walk. Two actors that close a circle at once both publish first (sequentially
  *      consistent), so at least one walk sees the whole circle.
@@ -20,8 +21,8 @@
  *      the edges of the actors it unparks: no walk follows an edge whose reason is gone.
  *
  * The actor that closes a circle by a hold gets TR_EDEADLOCK at once. The actor that closes a
- * circle of full boxes is not parked: it overshoots up to the hard limit, which is counted and
- * reported once per box.
+ * circle of full boxes is not parked: it may send on, over the capacity and up to the hard limit.
+ * The runtime counts each case and logs the first of each sending actor.
  *
  * test/spin/waitcycle.pml checks 1 to 3. */
 #include "runtime/waitgraph.h"
@@ -83,8 +84,8 @@ static void wait_report(
     tr__log(box->system, "wait cycle (%s): %s", what, text);
 }
 
-/* Publish an edge and walk. 0, or the length of the circle it would close: then it is withdrawn
- * again. */
+/* Publish an edge and walk. Return 0, or the length of the circle that the edge closes; then the
+ * edge is withdrawn. `life` is the number of the hold, 0 for parking. */
 static uint32_t wait_publish(
     struct tr_box *box, struct tr_box *on, uint8_t life, uint64_t *edges, uint64_t *ret_edge)
 {
@@ -118,7 +119,7 @@ int tr__wait_start(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence)
     return TR_EDEADLOCK;
 }
 
-/* Keeps the sequence. */
+/* Clears the pointer and keeps the sequence number, so that the next edge differs from this one. */
 void tr__wait_stop(struct tr_box *box)
 {
     uint64_t edge = tr__get(box->waiting_on);
@@ -127,7 +128,8 @@ void tr__wait_stop(struct tr_box *box)
         atomic_store_explicit(&box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
 }
 
-/* An edge with another number belongs to a later hold. */
+/* Clears the edge only if it has the number of this hold: another number is that of a later
+ * hold. */
 void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
 {
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
@@ -139,8 +141,9 @@ void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
             return;
 }
 
-/* The duty to answer a hold goes on to another actor. TR_EDEADLOCK if the holder would then wait in
- * a circle: the edge is withdrawn and the caller answers it with that. */
+/* Another actor must answer the hold of `box` now, because the ask was forwarded. TR_EDEADLOCK if
+ * `box` would then wait in a circle: the edge is withdrawn, and the caller answers the hold with
+ * that error. */
 int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
 {
     uint64_t edges[CYCLE_MAX] = { 0 };
@@ -174,7 +177,8 @@ static bool box_has_room(const struct tr_box *on)
 {
     uint64_t word = atomic_load_explicit(&on->word, memory_order_seq_cst);
 
-    /* The actor may have ended, and its slot been reused: no sender keeps it. */
+    /* The caller has no sender of this box, so its actor may have ended and the slot may be
+     * reused. */
     return word & (WORD_GONE | WORD_CLOSED) ||
            tr__word_count(word) < __atomic_load_n(&on->capacity, __ATOMIC_RELAXED);
 }
@@ -191,7 +195,7 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     uint32_t circle = 0;
     bool parked = false;
 
-    /* An actor that is parked already handled a control message: it stays parked once. */
+    /* A parked actor still handles control messages, and may send again: it is not parked twice. */
     if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING | STATUS_PARKED) ||
         box_has_room(on))
         return false;
@@ -206,8 +210,8 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     if (theirs != NULL) {
         waiters_flag(on);
         tr__point();
-        /* The flag is published. If there is room by now, the turn that made it may have missed the
-         * flag. */
+        /* Look once more after the flag is set: a turn that made room before may have missed the
+         * flag and would not unpark this actor. */
         if (!box_has_room(on)) {
             circle = wait_publish(box, on, 0, edges, &waiter->edge);
             parked = circle == 0;
@@ -236,7 +240,7 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     return parked;
 }
 
-/* Under the lock of the box it waits for. */
+/* Wake a parked actor or a thread. The caller holds the lock of the box that it waits for. */
 static void waiter_wake(struct tr__waiter *waiter)
 {
     struct tr_box *box = waiter->box;
@@ -250,18 +254,18 @@ static void waiter_wake(struct tr__waiter *waiter)
         tr__futex_wake(&waiter->woken);
         return;
     }
-    /* Exactly its own edge: it may wait for something else by now. */
+    /* Clear the edge of this parking only: the actor may have published another one since. */
     atomic_compare_exchange_strong_explicit(
         &box->waiting_on, &edge, edge & ~EDGE_POINTER, memory_order_seq_cst, memory_order_relaxed);
     waiter->wake = NULL;
-    /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because
-     * the actor may end once it is unlinked and the lock is free. */
+    /* Only the parked actor's own turn clears PARKED. Push the wake-up under the lock: the actor
+     * may end once it is unlinked and the lock is free. */
     if (tr__push_event(box, cell) < 0)
         tr_assert_use(false, "a parked actor is not gone while it is linked");
 }
 
-/* Waking all would let the first fill the box again and park the rest for nothing: so wake one,
- * then twice as many each time no actor had to park since. */
+/* If all waiters woke, the first would fill the box and the others would park again. So wake one,
+ * then twice as many each time, until an actor has to park again. */
 bool tr__unpark(struct tr_box *on)
 {
     struct tr__ext *ext;
@@ -283,7 +287,8 @@ bool tr__unpark(struct tr_box *on)
     return more;
 }
 
-/* The box takes no more messages. */
+/* Wake all waiters: the box is closed, a reserved slot was cancelled, or its actor begins to
+ * hold. */
 void tr__unpark_all(struct tr_box *on)
 {
     struct tr__ext *ext;
@@ -296,7 +301,7 @@ void tr__unpark_all(struct tr_box *on)
     pthread_mutex_unlock(lock);
 }
 
-/* Leave the list of the full box. */
+/* Remove the actor from the waiters of the full box. */
 void tr__park_cancel(struct tr_box *box, struct tr__ext *ext)
 {
     struct tr_box *on = ext->park.on;
@@ -333,7 +338,7 @@ bool tr__park_is_linked(struct tr_box *box)
     return linked;
 }
 
-/* A thread that waits for room, or (for_room false) for the end. */
+/* Add a thread that waits for room or, without for_room, for the end of the actor. */
 void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool for_room)
 {
     pthread_mutex_t *lock = tr__box_lock(on);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* runner.c: group commit. Units arrive as asks and wait in a ring. Whenever the connection is free,
- * all waiting units become one batch: one blocking call on the pool, one COMMIT. The next batch
- * gathers meanwhile, so a slow disk makes batches large, and on an idle one a lone unit waits for
- * nothing: there is no timer.
+ * all waiting units become one batch: one blocking call on the pool, one COMMIT. Units that arrive
+ * meanwhile form the next batch, so batches grow with the load. There is no timer: on an idle
+ * connection a single unit starts at once.
  *
  *   ask ──▶ ring ──start──▶ batch ──offload──▶ backend ──work event──▶ answers
  *                             ▲                   │ TR_ECLOSED, SQL_ELOST
  *                             └── reconnect, back-off ──┘
  *
- * A runner waits for a lost database, but not for long: after away_ns without a connection it
- * refuses all waiting units, and then every new unit, until it has a connection again. It refuses
- * only units that do not run and were never committed.
+ * When the connection is lost, units wait while the runner reconnects. After away_ns without a
+ * connection the runner is away: it refuses all waiting units and every new one until it has a
+ * connection again. No refused unit is running or was stored.
  *
  * A unit may be the cause of a lost connection. A unit that ran during two losses runs alone from
  * then on, and the runner refuses it after the third loss; the other units of its batch go on. A
@@ -19,8 +19,9 @@
  * Invariants:
  *   1. At most one batch or one connect is under way; `work` tells which. The first `run_count`
  *      units of the batch run: all of them, or one that runs alone.
- *   2. The ring keeps the order of arrival, a batch takes units from its front, and a batch that met
- *      a lost connection is retried before any other: units with one key never overtake each other.
+ *   2. The ring keeps the order of arrival, a batch takes units from its front, and a batch that
+ *      met a lost connection is retried before any other: units with one key never overtake each
+ *      other.
  *   3. The runner answers after the backend has returned from COMMIT, never before.
  *   4. ring_count + messages in the box that carry a unit == waiting <= queue_max.
  *   5. Work under way holds the runner, so the connection stays open until the work ends, even if
@@ -84,7 +85,7 @@ struct sql_runner {
      * connection, the units and `why`. */
     enum runner_work work;
     enum runner_link link;
-    enum sql_tend tending;             /* the tending under way */
+    enum sql_tend tending;             /* the maintenance under way (see start_tending) */
     struct sql_connection *connection; /* NULL after a failed connect */
     struct sql_connection *tend_connection;
     struct waiter *ring;
@@ -99,7 +100,7 @@ struct sql_runner {
     uint64_t away_timer_ns; /* when the away timer fires; 0 without a timer */
     char why[160];          /* why the last connect failed */
     char away_why[160];     /* a copy of `why` for the units refused meanwhile */
-    bool is_start_queued;   /* a start message to this actor is in its box */
+    bool is_start_queued;   /* the message of start_batch_soon is in the box */
     bool is_stopping;
 };
 
@@ -107,7 +108,7 @@ struct runner_actor {
     struct sql_runner *runner; /* held */
 };
 
-/* ---- references and places ------------------------------------------------------------------- */
+/* ---- references, and the count of waiting units ---------------------------------------------- */
 
 static void runner_unref(struct sql_runner *runner)
 {
@@ -126,7 +127,7 @@ static void runner_unref(struct sql_runner *runner)
     sql_unref(sql);
 }
 
-/* Called for work that ends after its actor. */
+/* Drop work of a killed or restarted actor: the runtime calls this instead of sending the event. */
 static void drop_work(void *argument)
 {
     runner_unref(argument);
@@ -191,7 +192,7 @@ static void set_work(struct sql_runner *runner, enum runner_work work)
     runner->work = work;
 }
 
-/* The connection is in use by the pool. */
+/* Return true while the pool uses the connection. */
 static bool is_busy(const struct sql_runner *runner)
 {
     return runner->work == WORK_BATCH || runner->work == WORK_CONNECT;
@@ -488,8 +489,8 @@ static bool runs_alone(const struct waiter *waiter)
     return waiter->unit->loss_count >= LOSSES_TOGETHER_MAX || sql_unit_has_decision(waiter->unit);
 }
 
-/* Take again what is left of a batch that met a lost connection: as many units from its front as
- * may run together. */
+/* Start again the units of a batch whose connection was lost: as many from its front as may run
+ * together. */
 static void gather_retried(struct sql_runner *runner, uint64_t now_ns)
 {
     uint32_t kept = 0, next = 0;
@@ -649,8 +650,8 @@ static int tend_work(void *argument)
     return rc;
 }
 
-/* Called after each batch: start the maintenance that the backend wants. If the pool is full, the
- * next batch asks again. */
+/* Start the maintenance that the backend wants, called tending; runs after each batch. If the pool
+ * is full, the next batch asks again. */
 static void start_tending(struct sql_runner *runner, struct tr_context *ctx)
 {
     const struct sql_backend *backend = runner->sql->backend;
@@ -822,7 +823,7 @@ static void runner_stop(void *self, struct tr_context *ctx, enum tr_why why)
         start_batch(runner, ctx);
 }
 
-/* Forget the units of this life. */
+/* Drop all units, when the actor ends or restarts. */
 static void runner_clear(struct sql_runner *runner)
 {
     /* Only a killed actor has units left. The runtime answers their asks; units that still run stay
@@ -847,8 +848,9 @@ static void runner_finish(void *self)
     runner_unref(runner);
 }
 
-/* Work of the life before may still use the connection: then the restart waits for the next try,
- * after the supervisor's back-off. The link is lost: the next unit connects anew. */
+/* Restart the actor. Work that it started before the restart may still use the connection: then
+ * this fails, and the supervisor tries again after its back-off. The link counts as lost, so the
+ * next unit connects again. */
 static int runner_reset(void *self, enum tr_why why)
 {
     struct sql_runner *runner = ((struct runner_actor *)self)->runner;

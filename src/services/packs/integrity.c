@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* integrity.c: the cache of verified files.
  *
- *   COLD --query--> QUEUED --room--> HASHING --insert--> VERIFIED | COLD (with what was bad)
+ *   COLD --query--> QUEUED --room--> HASHING --insert--> VERIFIED | COLD (bad verdict)
  *    ^                 \________________/  \                 |
  *    |___ invalidate, clear (no waiters) ____\____ changed ___|
  *
  * Invariants:
- *   1. Every hash draws a ticket when it starts; an entry that is HASHING has exactly one. Invalidate
- *      and Clear take the ticket away, so an Insert that carries it is ignored; entries with waiters
- *      start another hash.
- *   2. An entry has waiters only while QUEUED or HASHING. Each is answered: by the Insert, or because
- *      the hasher failed TRIES_MAX times. If this actor fails, the runtime answers them.
- *   3. The snapshot holds the VERIFIED entries as of the end of the message that changed them. It is
- *      published before the waiters are answered, so they find their file in it.
+ *   1. Every hash draws a ticket when it starts; an entry that is HASHING has exactly one.
+ *      Invalidate and Clear take the ticket away, so an Insert that carries it is ignored; entries
+ *      with waiters start another hash.
+ *   2. An entry has waiters only while QUEUED or HASHING. Each is answered: with the verdict of the
+ *      Insert; with PACK_BUSY if no hasher could start or hashers failed TRIES_MAX times; with
+ *      PACK_CANCELLED if all waiters gave up. If this actor fails, the runtime answers them.
+ *   3. The snapshot holds the VERIFIED entries as of the end of the message that changed them. It
+ *      is published before the waiters are answered, so they find their file in it.
  *   4. `running` counts the hashers that have not ended, with or without a ticket. */
 #include "services/packs/integrity.h"
 
@@ -29,7 +30,7 @@
 enum {
     TRIES_MAX = 3,
     SWEEP_MS = 100,
-    TAG_SWEEP = 1, /* of the timer; watches have the low half of a ticket */
+    TAG_SWEEP = 1, /* the timer's tag; the tag of a watch is the low half of its ticket */
 };
 
 static struct metric metrics[] = {
@@ -281,7 +282,8 @@ static void handle_insert(struct cache *cache, const struct integrity_message *m
     integrity_publish(cache);
     answer_all(entry, message->verdict);
     hash_job_unref(message->u.job);
-    /* Bad verdicts are remembered; keys are versions, so they are few. */
+    /* Keep the entry of a bad file: it remembers the verdict. Each key is a file of a version, so
+     * such entries are few. */
     if (entry->state == COLD && entry->bad_verdict == PACK_VERIFIED)
         integrity_forget(cache, entry);
 }
@@ -554,8 +556,8 @@ void integrity_stop(struct integrity **integrity)
     *integrity = NULL;
     (void)tr_stop(tr_sender_weaken(old->cache));
     (void)tr_done_wait(&old->done, NULL, NULL, 0);
-    /* Cancelled hashes end within one read; until then their actors may send. Pairs with the release
-     * in hash_job_unref. */
+    /* Cancelled hashes end within one read; until then their actors may send. Pairs with the
+     * release in hash_job_unref. */
     while (atomic_load_explicit(&old->jobs_alive, memory_order_acquire) > 0 &&
            tr_system_workers(old->system) > 0)
         (void)poll(NULL, 0, 1);

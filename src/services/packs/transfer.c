@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight.c: leases and the list of downloads.
+/* transfer.c: limits downloads per user and per address, and lists the running ones.
  *
- * A lease is one count in a word of the table. 48 bits of the word are the holder's name (a keyed
- * hash of the user or the address), 16 bits are the count. A word whose count falls to 0 becomes 0,
- * which is free. The word of a name is one of the WINDOW words from where its hash points. Taking and
- * giving back are one compare-and-swap each.
+ * A download holds one lease of its user and one of its address. The table counts leases in words:
+ * 48 bits of a word are the name (a keyed hash of the user or the address), 16 bits are the count.
+ * A word whose count falls to 0 becomes 0 and is free. The hash of a name selects a window of
+ * WINDOW words, and its word is one of them. Taking and giving back are one compare-and-swap each.
  *
  * Two threads that take the first lease of one name at the same time could do so in two words, if
  * another word became free in between. So a thread that filled a free word looks at the window once
@@ -48,7 +48,7 @@ enum { IN_FLIGHT, REFUSED_USER, REFUSED_ADDRESS, REFUSED_TABLE, COMPLETE, CUT, C
 struct transfers {
     struct transfer_limits limits;
     struct base_siphash_key
-        key; /* of the hashes, so that clients cannot choose names that collide */
+        key; /* of the hash; random, so that clients cannot choose names that collide */
     _Atomic uint64_t id;
     struct tr_system *system;
     tr_sender list;
@@ -59,18 +59,19 @@ struct transfers {
 struct transfer {
     _Atomic uint32_t refs; /* the sender and the list */
     struct transfers *transfers;
-    struct transfer *next, *prev; /* the list's */
+    struct transfer *next, *prev; /* in the list; only the list's actor uses them */
     tr_weak connection;
     uint64_t user_name, address_name; /* 0: no lease */
     _Atomic uint64_t sent;
     _Atomic bool is_cancelled;
-    bool is_listed;            /* the list knows of it */
-    struct transfer_info info; /* without sent */
+    bool is_listed;            /* the Started message was sent to the list */
+    struct transfer_info info; /* all fields but `sent`, which is above */
 };
 
 /* ---- leases --------------------------------------------------------------------------------- */
 
-/* Hash a name; never 0. The upper 48 bits go into a word, the lower bits say where. */
+/* Hash a user or an address to a name, never 0. Its upper 48 bits are stored in a word; its lower
+ * bits are the index of the window. */
 static uint64_t name_of(const struct transfers *transfers, char kind, struct span text)
 {
     struct base_siphash_key key = transfers->key;
@@ -111,7 +112,8 @@ static void give_lease_back(struct transfers *transfers, uint64_t name)
 {
     uint32_t looks = 0;
 
-    /* The lease is in one of the words, but may move during the search: leases of a name are equal. */
+    /* Another thread may give back the lease of one word and take it in another one during the
+     * search. Leases of a name are interchangeable, so search again. */
     while (!find_and_give_back(transfers, name))
         tr_assert(++looks < LOOKS_MAX);
 }
@@ -153,11 +155,12 @@ static enum taken take_once(struct transfers *transfers, uint64_t name, uint32_t
     if (!atomic_compare_exchange_strong_explicit(free_word, &nothing,
             name >> COUNT_BITS << COUNT_BITS | 1, memory_order_seq_cst, memory_order_relaxed))
         return TAKEN_AGAIN;
-    /* Pairs with the same loads of another thread: at least one of the two sees the other's word. */
+    /* Pairs with the same loads of another thread: at least one of the two sees the other's
+     * word. */
     for (uint32_t i = 0; i < WINDOW; i++)
         if (i != free_step &&
             is_of(atomic_load_explicit(word_at(transfers, name, i), memory_order_seq_cst), name)) {
-            give_lease_back(transfers, name); /* ours, or an equal one */
+            give_lease_back(transfers, name); /* ours, or another one of the same name */
             return TAKEN_AGAIN;
         }
     return TAKEN;
@@ -222,7 +225,7 @@ static enum transfer_refusal refuse_lease(
     return refusal;
 }
 
-/* On success the leases are the flight's. */
+/* Take the leases of the transfer, or neither of them. */
 static enum transfer_refusal take_leases(
     struct transfer *transfer, const struct transfer_facts *facts)
 {
@@ -315,7 +318,7 @@ void transfer_stop(struct transfer *transfer, uint64_t sent)
 
 struct transfer_list {
     struct transfer *first,
-        *last; /* in the order of the messages, which is nearly that of the ids */
+        *last; /* in the order of the Started messages, which is nearly that of the ids */
     uint64_t count;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* call.h: calls that need no conversation, as tables. A call says which parameters it takes, which
- * role the caller needs, which statements run, how each of them is refused, and which members the
- * answer has. call.c reads, checks, runs and answers:
+/* call.h: API calls that need no conversation's actor, described by tables. A struct call lists the
+ * parameters, the role that the caller needs, the SQL statements, the error for each statement that
+ * fails, and the members of the JSON answer. call.c reads, checks, runs and answers:
  *
  *     const struct call call_opt_in = {
  *         .steps = CALL_STEPS({ STEP(consent_put, 1, ARG_CALLER, ARG_INT(1), ARG_NOW_MS(0)) },
@@ -10,15 +10,15 @@
  *             { "optedIn", FIELD_BOOL, COLUMN(0, 0) }),
  *     };
  *
- * A request goes: read params ──▶ check ──▶ one unit of SQL ──▶ refusals ──▶ decide ──▶ answer ──▶
- * after. Hooks (`check`, `decide`, `after`, a step's `when` and `add`, a field's `put`) hold what a
- * table cannot say.
+ * The order: enter ──▶ read params ──▶ check ──▶ one unit of SQL ──▶ refusals ──▶ decide ──▶ write
+ * the answer ──▶ after ──▶ send. Hooks (`enter`, `check`, `decide`, `after`, a step's `when` and
+ * `add`, a field's `put`) are functions for what a table cannot express.
  *
  * Invariants:
- * 1. A POST, and a GET that CALL_WRITES, consumes the caller's token in its unit. A unit that fails
- *    stores nothing, and leaves the token unused.
+ * 1. A call that writes (a POST, unless it is CALL_READS; a GET with CALL_WRITES) consumes the
+ *    caller's token in its unit. A unit that fails stores nothing and leaves the token unused.
  * 2. Values of parameters live as long as the request.
- * 3. A call answers exactly once. A hook that returns false has answered, or will. */
+ * 3. A call answers exactly once. A hook that returns false has answered, or will answer later. */
 #ifndef SERVICES_DELIVERY_API_CALL_H
 #define SERVICES_DELIVERY_API_CALL_H
 
@@ -30,21 +30,21 @@
 
 enum { CALL_STEPS_MAX = 12, CALL_DAY_MS = 86400000 };
 
-/* ---- arguments of statements ------------------------------------------------------------------ */
+/* ---- arguments of statements ----------------------------------------------------------------- */
 
 enum arg_kind {
     ARG_IS_END,
     ARG_IS_NULL,
     ARG_IS_CALLER,
     ARG_IS_PARAM, /* in the SQL type of its kind; NULL if a text or bytes are missing */
-    ARG_IS_VALUE, /* the number of a parameter of another kind, left there by `check` */
-    ARG_IS_WORD,  /* a choice as the text that was given */
-    ARG_IS_ITEM,  /* of the list that the step is repeated for */
-    ARG_IS_INDEX, /* of that item, from 0 */
+    ARG_IS_VALUE, /* values[param].number, set by `check`: the parameter itself is no number */
+    ARG_IS_WORD,  /* a choice as the text that the client sent */
+    ARG_IS_ITEM,  /* the item of the list parameter that this repetition of the step is for */
+    ARG_IS_INDEX, /* the index of that item, from 0 */
     ARG_IS_NOW_MS,
     ARG_IS_NOW_S,
     ARG_IS_ID,        /* the id of what this call creates */
-    ARG_IS_RANDOM_ID, /* another id each time */
+    ARG_IS_RANDOM_ID, /* a new id each time */
     ARG_IS_INT,
     ARG_IS_TEXT,
 };
@@ -70,7 +70,7 @@ struct arg {
 #define ARG_TEXT(constant) { .kind = ARG_IS_TEXT, .text = (constant) }
 /* clang-format on */
 
-/* ---- steps ------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 struct call_run;
 
@@ -88,15 +88,15 @@ struct refusal {
 
 struct step {
     const struct sql_statement *statement;
-    int64_t rows; /* that it must change or return, or SQL_ROWS_ANY */
+    int64_t rows; /* rows that it must change or return, or SQL_ROWS_ANY */
     const struct arg *args;
-    uint32_t each;           /* EACH(param): once for every item of a list */
-    struct refusal refusal;  /* the unit failed at this step */
-    struct refusal conflict; /* the same because of a constraint; without one, `refusal` */
-    struct refusal missing;  /* the step returned no row; the unit is stored */
+    uint32_t each;           /* EACH(param): repeat the step for every item of a list; 0: once */
+    struct refusal refusal;  /* the error if the unit failed at this step */
+    struct refusal conflict; /* the error if it violated a constraint; if unset, `refusal` */
+    struct refusal missing;  /* the error if the step returned no row; the unit is stored anyway */
     bool (*when)(const struct call_run *run); /* NULL: always */
-    const struct sql_statement *otherwise;    /* runs with the same values if `when` says no */
-    void (*add)(struct call_run *run, struct sql_unit *unit); /* adds steps instead of one */
+    const struct sql_statement *otherwise;    /* runs with the same args if `when` returns false */
+    void (*add)(struct call_run *run, struct sql_unit *unit); /* adds the steps itself */
 };
 /* clang-format off */
 #define STEP(statement_, rows_, ...)                                                               \
@@ -109,22 +109,22 @@ struct step {
     { STEP(audit_put, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT(action), convo, target, ARG_NOW_MS(0)) }
 /* clang-format on */
 
-/* ---- where fields come from ------------------------------------------------------------------- */
+/* ---- where fields come from ------------------------------------------------------------------ */
 
 enum call_from {
-    FROM_COLUMN,   /* of the list's row, or of a step's first row; absent: NULL or no row */
+    FROM_COLUMN,   /* a column of the list's row or of a step's first row; absent: NULL, no row */
     FROM_LAST_ROW, /* a column of the last row of a step */
     FROM_PARAM,
-    FROM_ITEM, /* of the list parameter that the list is written for */
+    FROM_ITEM, /* the item of a list parameter that belongs to this row of the list */
     FROM_CALLER,
-    FROM_NOW, /* of the request, plus a constant */
+    FROM_NOW, /* the time of the request plus a constant */
     FROM_ID,
     FROM_NUMBER,
-    FROM_CHANGED,  /* rows that a step and the `at` steps behind it changed, with repetitions */
-    FROM_COUNT,    /* items of a list parameter */
-    FROM_HAS_ROWS, /* did the step return a row; in a FROM_EACH list, did its repetition */
-    FROM_EACH,     /* of a list: one item for each repetition of a step, columns of its first row */
-    FROM_ALL,      /* of a list: all rows of all repetitions of a step */
+    FROM_CHANGED,  /* rows changed by a step and the next `at` steps, in all repetitions */
+    FROM_COUNT,    /* the number of items of a list parameter */
+    FROM_HAS_ROWS, /* true if the step returned a row; in a FROM_EACH list: if its repetition did */
+    FROM_EACH,     /* a list: one item per repetition of a step, from its first row */
+    FROM_ALL,      /* a list: one item per row, of all repetitions of a step */
 };
 #define COLUMN(step_, column) .from = FROM_COLUMN, .step = (step_), .at = (column)
 #define LAST_ROW(step_, column) .from = FROM_LAST_ROW, .step = (step_), .at = (column)
@@ -147,7 +147,7 @@ enum call_from {
 /* {"success": true} */
 #define SUCCESS FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) })
 
-/* ---- the call --------------------------------------------------------------------------------- */
+/* ---- the call -------------------------------------------------------------------------------- */
 
 enum call_unit {
     CALL_BY_METHOD, /* a GET reads, a POST writes */
@@ -157,21 +157,22 @@ enum call_unit {
 
 struct call {
     const struct param *params;       /* NULL: none, and the body is not looked at */
-    const struct role_check *role_of; /* what params[0] names; NULL: anyone may call */
+    const struct role_check *role_of; /* checks `role` in params[0]; NULL: anyone may call */
     enum role role;
     enum call_unit unit;
-    uint64_t key; /* of the unit; 0: that of the conversation with a role, else of the caller */
+    uint64_t key; /* of the unit; 0: call_key of params[0] if role_of is set, else of the caller */
     const struct step *steps;
     const struct field *fields;
-    size_t (*answer_size)(const struct call_run *run); /* about; NULL: small */
-    bool is_large; /* 503 while too many large answers wait for their clients */
-    /* Before the parameters are read. */
+    size_t (*answer_size)(const struct call_run *run); /* an estimate in bytes; NULL: small */
+    bool is_large; /* answers 503 while too many large answers are being sent */
+    /* Runs before the parameters are read. */
     bool (*enter)(struct call_run *run);
-    /* Before the unit. A mistake in a parameter goes to run->expect and is answered with 400. */
+    /* Runs before the unit. It reports a wrong parameter to run->expect, which is answered with
+     * 400. */
     bool (*check)(struct call_run *run);
-    /* The unit came back without a refusal. */
+    /* Runs when the unit has ended and no step was refused. */
     bool (*decide)(struct call_run *run);
-    /* The answer is written and will be sent. */
+    /* Runs when the answer is written, before it is sent. */
     void (*after)(struct call_run *run);
 };
 
@@ -195,7 +196,7 @@ struct call_run {
     char id[AUDIT_ID_SIZE];
     bool has_id;
     void *data;    /* of the hooks */
-    uint32_t next; /* of the hooks: a row they go on at */
+    uint32_t next; /* of the hooks: the row at which they continue */
 };
 
 /* Serve a route whose `extra` is a struct call. */
@@ -212,14 +213,15 @@ void call_next(struct call_run *run, const struct call *call);
 void call_answer(struct call_run *run);
 /* Copy bytes into the request's memory. {NULL, 0}: out of memory. */
 struct span call_keep(struct call_run *run, struct span bytes);
-/* Answer with an error; a unit that came back is freed. Always false. */
+/* Answer with an error and free the unit, if there is one. Always returns false. */
 bool call_refuse(struct call_run *run, const struct refusal *refusal);
 bool call_refuse_memory(struct call_run *run);
-/* Rows of a declared step; the step's index in the unit. A step that did not run has no rows. */
+/* call_rows returns the number of rows of a step of the table, 0 if it did not run; call_step
+ * returns the index of its first repetition in the unit. */
 uint32_t call_rows(const struct call_run *run, uint32_t step);
 uint32_t call_step(const struct call_run *run, uint32_t step);
 int64_t call_changed(const struct call_run *run, uint32_t step);
-/* The run of a source, in a field's `put`. */
+/* Return the run that a field's `put` writes for. */
 static inline struct call_run *call_run_of(const struct field_source *source)
 {
     return source->data;
@@ -231,9 +233,10 @@ static inline struct span call_text(const struct call_run *run, uint32_t param)
 /* The id of what this call creates. */
 struct span call_id(struct call_run *run);
 
-/* Answer 200 with JSON, and free the buffer. 503 or 504 if the buffer failed. */
+/* Answer 200 with JSON, and free the buffer. If the buffer failed, answer 503; after a POST, which
+ * may have stored something, 504. */
 void call_respond(struct http_request *request, struct buffer *answer);
-/* The order of the units of one owner. */
+/* Hash an owner to a unit's key: units with the same key run in order. */
 uint64_t call_key(struct span owner);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_api.c: the checks before an act goes to its conversation, in at most two round trips: one
- * read (the GroupInfo and proposals of the epoch, the owners of the key packages that the Welcomes
- * name), then the pool, for the signatures. */
+/* check_api.c: checks an act before the request sends it to the conversation, in at most two steps:
+ * one read of the database (the GroupInfo and proposals of the epoch, and the owners of the key
+ * packages that the Welcomes refer to), then commit_check_run on the blocking pool, which verifies
+ * signatures. */
 #include "base/alloc.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/recipients.h"
 #include "services/delivery/mls/commit_check.h"
 #include "services/delivery/store/db_query.h"
 
-/* Everything was checked: the owners are compared last. */
+/* Compares the owners of the key packages with the request, then passes the act on. This is the
+ * last check. */
 static void check_conclude(struct http_request *request, struct commit_check *check)
 {
     struct recipients_refusal refusal = { 0, NULL, NULL };

@@ -2,8 +2,10 @@
 /* act.h: an act is one request on its way through the service, with its parameters and outcome.
  *
  * Every act has a type (struct act_type): one table of functions that says how to plan it, store
- * it, apply it, answer it and tell subscribers. The conversation's actor (convo.c) and the direct
- * path (direct.c) are two drivers over that table. acts.h has the types and their payloads.
+ * it, apply it, answer it and tell subscribers. Two drivers call these functions: the
+ * conversation's actor (convo.c) and the direct path (direct.c). acts.h has the types and their
+ * payloads. A unit is a list of SQL statements that the database stores together or not at all
+ * (sql/sql.h).
  *
  * The connection and the driver each hold the act; the last holder frees it, so a client that
  * disconnects leaks nothing. Until the driver has replied, only the driver touches the act; after
@@ -36,25 +38,25 @@ enum {
 
 /* The decision of a plan. */
 enum convo_plan {
-    CONVO_GO,        /* store the act: op->after is the point it leads to */
-    CONVO_ANSWERED,  /* the act has its status */
-    CONVO_WAIT,      /* plan it again when a unit in flight is back */
-    CONVO_EXCLUSIVE, /* plan it again when no unit is in flight */
-    CONVO_LOOKUP,    /* the answer is in the database: read it */
+    CONVO_GO,        /* store the act: op->after is the epoch and seq that it leads to */
+    CONVO_ANSWERED,  /* the plan has set the status: answer the act */
+    CONVO_WAIT,      /* plan the act again when a unit in flight has ended */
+    CONVO_EXCLUSIVE, /* plan the act again when no unit is in flight */
+    CONVO_LOOKUP,    /* read the answer from the database */
     CONVO_TELL,      /* tell subscribers and answer; there is nothing to store */
 };
 
 enum {
     ACT_READS = 1,           /* changes nothing; does not wait behind exclusive acts */
-    ACT_LOGS = 2,            /* logs a row with its op: a repeat finds the first answer there */
-    ACT_COMMITS = 4,         /* moves the epoch by a commit */
-    ACT_CREATES = 8,         /* makes the conversation; the caller becomes its first admin */
-    ACT_NEEDS_NO_CONVO = 16, /* also for an id without a conversation */
-    ACT_NEEDS_ACTOR = 32,    /* is about subscribers: the direct path does not take it */
-    ACT_IS_AWAITED = 64,     /* once it is stored, the waiting acts are planned again */
-    ACT_TRANSIENT = 128,     /* passed on, not logged: keeps its token, is refused at once */
+    ACT_LOGS = 2,            /* stores a log row with its op: a repeated request finds it there */
+    ACT_COMMITS = 4,         /* is a commit: starts the next epoch */
+    ACT_CREATES = 8,         /* creates the conversation; the caller becomes its first admin */
+    ACT_NEEDS_NO_CONVO = 16, /* is planned even if no conversation has this id; others get 404 */
+    ACT_NEEDS_ACTOR = 32,    /* concerns subscribers, so the direct path cannot serve it */
+    ACT_IS_AWAITED = 64,     /* other acts wait for it: once it is stored, they are planned again */
+    ACT_TRANSIENT = 128,     /* ephemeral: not logged, consumes no token, refused without waiting */
     ACT_PUSHES = 256,        /* wakes the devices of members without an open stream */
-    ACT_IN_ORDER = 512,      /* its lookup runs behind the units in flight, of earlier actors too */
+    ACT_IN_ORDER = 512,      /* its lookup runs after all units sent before, by any actor */
 };
 
 /* The struct that embeds the act: acts.h has an accessor for each. */
@@ -81,13 +83,14 @@ struct act_type {
     const char *name; /* in message names and traces */
     enum act_payload payload;
     size_t size; /* of the payload's struct */
-    /* Point the head at the payload's parts. NULL: it has none. */
+    /* Set content, members and info of struct act. NULL: the payload has none of them. */
     void (*init)(struct act *act);
     /* Free what only this type owns. NULL: nothing. */
     void (*fini)(struct act *act);
-    /* Answer from memory without waking the conversation. False: not possible. NULL: never is. */
+    /* Answer from memory without waking the conversation. False: memory has no answer. NULL: no act
+     * of this type can be answered so. */
     bool (*peek)(const struct convo_slot *slot, struct act *act);
-    /* Decide, without touching anything but the op and the act. */
+    /* Decide what to do with the act. Changes only the op and the act. */
     enum convo_plan (*plan)(struct convo *convo, struct convo_op *op);
     /* Append the steps that store a planned act. */
     void (*store)(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
@@ -97,14 +100,14 @@ struct act_type {
     void (*apply)(struct convo *convo, const struct convo_op *op);
     /* Write the answer of a stored act. NULL: epoch, seq and time are the answer. */
     void (*answer)(const struct convo *convo, const struct convo_op *op);
-    /* Tell subscribers. NULL: they hear nothing of it. */
+    /* Tell subscribers. NULL: subscribers get no event. */
     void (*tell)(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
-    /* CONVO_LOOKUP: append the steps that read the answer, then write it. looked_up returns false
-     * if the act has to be planned again. */
+    /* CONVO_LOOKUP: `lookup` appends the steps that read the answer, and looked_up writes the
+     * answer from their rows. looked_up returns false if the act has to be planned again. */
     void (*lookup)(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
     bool (*looked_up)(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
     unsigned flags;
-    enum delivery_metric counter; /* one more for each act that was not a repeat */
+    enum delivery_metric counter; /* counts the acts that were not repeats */
     enum delivery_timer timer;
 };
 
@@ -112,14 +115,15 @@ struct act_type {
 
 /* An MLS message. */
 struct act_content {
-    struct span bytes; /* as they were sent; empty: a commit of a numbered conversation */
+    struct span bytes; /* as sent; empty: a commit, where the server counts the epochs */
     struct mls_message mls;
     unsigned char sha256[32]; /* identifies a repeat */
-    bool is_verified;         /* the signature fits the group of its epoch */
+    bool is_verified;         /* the signature is right for the group at its epoch */
     struct buffer stored_id;  /* of a repeat: the message id it was stored with */
 };
 
-/* An account that a commit or a creation adds: by the reference in a Welcome, or by name alone. */
+/* An account that a commit or a creation adds. A Welcome refers to its key package, or the request
+ * lists its DID without a Welcome. */
 struct act_add {
     struct span did;
     struct span device;    /* absent: not known */
@@ -149,7 +153,7 @@ struct act_members {
     uint32_t hash_count;
 };
 
-/* A GroupInfo. commit_check.h fills everything but the bytes. */
+/* A GroupInfo. commit_check_run sets all fields except the bytes. */
 struct act_group_info {
     struct span bytes; /* empty: none was sent */
     struct span group_id;
@@ -158,24 +162,24 @@ struct act_group_info {
     struct commit_roster *roster; /* owned: accounts in its ratchet tree; NULL: not known */
 };
 
-/* An invite: an external commit brings its secret, getGroupInfo the hash of the secret. */
+/* An invite. An external commit carries its secret; getGroupInfo carries the hash of the secret. */
 struct act_invite {
     bool is_given;
-    bool is_needed;              /* planned: storing the act spends one use */
-    bool must_name_caller;       /* planned: the caller was removed before */
+    bool is_needed;              /* set by the plan: storing the act uses the invite once */
+    bool must_name_caller;       /* set by the plan: a removed caller needs an invite of its own */
     unsigned char hashes[2][32]; /* of the secret as text, and of the bytes if it is base64 */
 };
 
-/* ---- the head ------------------------------------------------------------------------------- */
+/* ---- struct act ----------------------------------------------------------------------------- */
 
 struct act {
     _Atomic uint32_t holders;
     const struct act_type *type;
-    const struct auth_claims *claims; /* counted; NULL: the service itself */
+    const struct auth_claims *claims; /* one reference; NULL: the service itself acts */
     char *body;                       /* owned; most spans point into it */
-    struct buffer decoded;            /* owned; bytes that were base64. Its failure fails the act */
+    struct buffer decoded;            /* owned; decoded base64. If it fails, the act fails */
     struct span convo;
-    struct span op; /* idempotency id: a repeat has the same; absent: none */
+    struct span op; /* idempotency id: a repeated request has the same; absent: none */
     uint64_t began_ns;
 
     struct act_content *content; /* parts of the payload; NULL: it has no such part */
@@ -188,24 +192,24 @@ struct act {
     char text[160];
     struct buffer answer;
     bool is_answer_mls; /* message/mls, else JSON */
-    bool is_in_doubt;   /* a COMMIT may have happened: 504, not 503 */
-    bool is_repeat;     /* stored by an earlier request: this is the first answer again */
+    bool is_in_doubt;   /* the database may have stored it: answer 504, not 503 */
+    bool is_repeat;     /* an earlier request stored it: the answer repeats the first one */
     uint64_t result_epoch, result_seq;
     int64_t result_ms;
 };
 
 /* Creates an act with one holder. NULL when out of memory. */
 struct act *act_create(const struct act_type *type, const struct auth_claims *claims);
-/* Changes the type to one with the same payload: a message becomes ephemeral. */
+/* Changes the type to one with the same payload, for example from message to ephemeral. */
 void act_become(struct act *act, const struct act_type *type);
 struct act *act_ref(struct act *act);
 void act_unref(struct act *act); /* NULL is fine */
 /* Sets an error; the first error stays. */
 void act_fail(struct act *act, unsigned status, const char *label, const char *text);
-/* The same, as the result of a plan. */
+/* Sets an error and returns CONVO_ANSWERED, for a plan. */
 enum convo_plan act_refuse(struct act *act, unsigned status, const char *label, const char *text);
 enum convo_plan act_refuse_stranger(struct act *act); /* 403 NotMember */
-/* Forgets the outcome: the act is planned again. */
+/* Clears the outcome, before the act is planned again. */
 void act_forget(struct act *act);
 /* Answers the request with the act's outcome. */
 void act_respond(struct http_request *request, struct act *act);
@@ -215,10 +219,12 @@ static inline bool act_has(const struct act *act, unsigned flags)
     return (act->type->flags & flags) != 0;
 }
 
-/* The message of every actor that takes acts; it owns one holder. */
+/* The message of every actor that takes acts. It holds one reference to the act. Without an act it
+ * is a notice: a stream has ended, or the direct path changed the conversation in the database and
+ * the actor's memory is out of date (direct.h). */
 struct act_message {
-    struct act *act; /* NULL: `stream` has ended */
-    uint64_t stream; /* 0: the actor's memory is out of date (direct.h) */
+    struct act *act; /* NULL: see `stream` */
+    uint64_t stream; /* the stream that has ended; 0: memory is out of date */
 };
 void act_message_drop(void *message);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_commit.c: moves the epoch: members added and removed, leaving, external joins. */
+/* act_commit.c: commits, each of which starts the next epoch: a member adds, removes or updates
+ * members, leaves, or joins by an external commit. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -51,7 +52,8 @@ void commit_act_hash(struct commit_act *commit)
 
 /* ---- plan: epoch ---------------------------------------------------------------------------- */
 
-/* A commit without bytes: the server counts the epochs, if it may. */
+/* Plans a commit without MLS bytes: possible if the server counts the epochs of the conversation,
+ * or if an admin lets it do so with this commit. */
 static enum convo_plan plan_numbered(
     const struct convo *convo, struct commit_act *commit, const struct member *caller)
 {
@@ -86,13 +88,13 @@ static enum convo_plan plan_epoch(
         return act_refuse(act, 400, "InvalidCommit", "The commit belongs to another group.");
     if (mls->epoch == convo->planned.epoch)
         return commit_fairness_is_anothers(convo, act->claims->issuer) ? CONVO_WAIT : CONVO_GO;
-    /* A loser hears of the winner when the winner is stored, not before. */
+    /* Another commit has won this epoch. Answer the loser when the winner is stored, not before. */
     if (mls->epoch > convo->planned.epoch || mls->epoch < convo->committed.epoch)
         return CONVO_LOOKUP;
     return CONVO_WAIT;
 }
 
-/* Was the commit checked as far as the mode requires? */
+/* Refuses a commit that has not passed the checks that the server's mode requires. */
 static enum convo_plan plan_checks(const struct convo *convo, struct commit_act *commit)
 {
     enum delivery_mode mode = convo->delivery->mode;
@@ -129,7 +131,7 @@ static uint32_t admin_count(const struct convo *convo)
     return count;
 }
 
-/* If the policy says so, at least one admin remains. */
+/* Refuses to remove the last admin if the policy forbids it. */
 static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_act *commit)
 {
     uint32_t admins = 0;
@@ -229,8 +231,9 @@ static enum convo_plan commit_plan(struct convo *convo, struct convo_op *op)
     op->after.epoch++;
     op->after.seq = op->seq;
     convo_extend_chain(&op->after, op->before.epoch, commit->content.sha256);
-    /* A committer is in the epoch it commits at, unless it joins by this commit. It is heard in the
-     * next epoch if it sends a message there. */
+    /* A commit confirms the epoch it was made at, unless the committer joins by it. It confirms the
+     * next epoch too if an application message of that epoch comes with it, or if the server counts
+     * the epochs. */
     if (commit->kind != COMMIT_JOIN)
         convo_plan_heard(op, op->before.epoch);
     if (commit->app_bytes.size > 0)
@@ -299,7 +302,7 @@ static void commit_answer(const struct convo *convo, const struct convo_op *op)
 
 /* ---- tell ----------------------------------------------------------------------------------- */
 
-/* The proposals of a bundle come before their commit. */
+/* Tells the proposals that the request carries; subscribers need them before the commit. */
 static void tell_proposals(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct commit_act *commit = act_commit(op->act);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_report.c: reportInvalidCommit: an elector cannot process the commit that made the current
- * epoch. The report that completes the quorum revokes the commit. convo_recovery.c has the rules. */
+/* act_report.c: the call reportInvalidCommit. A member reports that it cannot process the commit
+ * that started the current epoch. The server stores the report; the report that completes the
+ * quorum revokes the commit in the same unit. convo_recovery.c has the rules. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -67,8 +68,8 @@ static void write_report(struct act *act, struct quorum quorum, bool is_revoked,
 
 /* ---- plan ----------------------------------------------------------------------------------- */
 
-/* Lists the accounts that the commit added: their streams end with it. The names are the roster's,
- * which lives until the conversation is read again, after the answer. */
+/* Lists the accounts that the commit added: the revocation ends their streams. The spans point into
+ * the roster, which stays valid until the conversation is read again, after the answer. */
 static bool list_added(const struct convo *convo, struct report_act *report)
 {
     report->added_count = 0;
@@ -85,7 +86,8 @@ static bool list_added(const struct convo *convo, struct report_act *report)
     return true;
 }
 
-/* CONVO_GO if the report names the commit that made the current, provisional epoch. */
+/* Returns CONVO_GO if the report names the commit that started the current epoch, and the epoch is
+ * still provisional. */
 static enum convo_plan plan_reported(const struct convo *convo, struct report_act *report)
 {
     const struct convo_newest *newest = &convo->newest;
@@ -106,7 +108,7 @@ static enum convo_plan plan_reported(const struct convo *convo, struct report_ac
     return CONVO_GO;
 }
 
-/* Plans the revocation: the epoch goes back, seq goes on. */
+/* Plans the revocation: decrements the epoch and increments seq. */
 static enum convo_plan plan_revocation(
     const struct convo *convo, struct convo_op *op, struct report_act *report)
 {
@@ -139,7 +141,7 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
         return act_refuse(op->act, 400, "NumberedConversation",
             "The server counts the epochs of this conversation; there is no commit to revoke.");
     if (convo->flying.first != NULL)
-        return CONVO_EXCLUSIVE; /* a message or another report in flight would count */
+        return CONVO_EXCLUSIVE; /* a message or report in flight may change the result */
     if (report->base_epoch == convo->committed.epoch &&
         recovery_was_revoked(convo, report->sha256)) {
         write_report(op->act, (struct quorum){ 0, 0 }, true, convo->committed.epoch);
@@ -174,7 +176,7 @@ static void report_answer(const struct convo *convo, const struct convo_op *op)
 {
     struct quorum quorum = { 0, 0 };
 
-    if (op->state != OP_ASKING) /* after an unknown outcome other members may count */
+    if (op->state != OP_ASKING) /* else the electors may have changed since the report */
         quorum = count_reports(convo, convo_caller(convo, op->act));
     write_report(op->act, quorum, op->is_exclusive, convo->committed.epoch);
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commit_fairness.c: no member starves. A member that lost two commits in a row queues for a turn.
- * While the turn lasts, commits of other members for the current epoch wait, so that the member has
- * time to rebase, and wins. A turn ends with the member's commit or after delivery->turn_ms. A
- * member that lets a turn pass unused gets no other for a while: losing on purpose stops nobody.
+/* commit_fairness.c: every member gets a commit through. A member whose commits lost two epochs in
+ * a row queues for a turn. During its turn, commits of other members for the current epoch wait, so
+ * the member has time to make its commit anew, and wins. The turn ends with the member's commit, or
+ * after delivery->turn_ms. After an unused turn the member gets no other for PENALTY_TURNS turns'
+ * time, so a member that loses on purpose cannot block the others.
  *
- *   one loss ──▶ known ──second loss──▶ queued ──first in queue──▶ has the turn ──commit──▶ forgotten
- *                  ▲                                                    │
- *                  └──────────────────── the time is up ────────────────┘
+ *   loss ──▶ listed ──second loss──▶ queued ──first in queue──▶ has the turn ──commit──▶ removed
+ *              ▲                                                     │
+ *              └──────────────────── the time is up ─────────────────┘
  *
- * 1. At most one member has the turn, and then the timer runs.
- * 2. The queue is in memory alone: after a restart it forms anew. */
+ * 1. At most one member has the turn. While one has it, the timer runs.
+ * 2. The queue is in memory only: a restarted actor begins with an empty one. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -19,7 +20,7 @@
 enum { LOSSES = 2, LOSERS_MAX = 64, PENALTY_TURNS = 20 };
 
 struct convo_loser {
-    struct convo_loser *next; /* queued members in order; the others anywhere */
+    struct convo_loser *next; /* queued members are in order, the others anywhere between */
     uint32_t losses;
     bool is_queued;
     uint64_t no_turn_until_ns;
@@ -97,8 +98,8 @@ static struct convo_loser *loser_create(struct convo *convo, struct span did)
     return loser;
 }
 
-/* Starts the turn of the first queued member. Without a timer it would not end: then it does not
- * start. */
+/* Starts the turn of the first queued member, unless a turn is under way or there is no memory for
+ * the timer that ends it. */
 static void turn_start(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_loser *first = convo->losers;
@@ -142,7 +143,7 @@ void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct sp
     if (loser == NULL)
         loser = loser_create(convo, did);
     if (loser == NULL)
-        return; /* out of memory: no turn */
+        return; /* out of memory, or all LOSERS_MAX entries are queued: no turn */
     loser->losses++;
     if (loser->losses < LOSSES || loser->is_queued || tr_now_ns(ctx) < loser->no_turn_until_ns)
         return;
@@ -174,7 +175,7 @@ bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
     uint64_t now_ns = tr_now_ns(ctx);
 
     if (loser == NULL || now_ns < convo->turn_until_ns)
-        return false; /* the timer of a turn that was used */
+        return false; /* the turn of this timer has ended already, by a commit */
     tr_assert(loser->is_queued);
     metric_add(&metrics[UNUSED], 1);
     tr_registry_release(ctx);

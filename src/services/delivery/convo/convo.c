@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo.c: the conversation's actor, one of the two drivers of acts: acts in, units out, answers
- * back.
+/* convo.c: the conversation's actor, one of the two drivers of acts. It receives acts, sends one
+ * SQL unit for each act that stores something, and answers when the unit has ended.
  *
  *                       ┌────────────── plan again ◀── another unit failed ──┐
  *                       ▼                                                    │
@@ -8,13 +8,13 @@
  *                        │                                     │
  *                        └──▶ lookup ──▶ answer ◀── refused ◀──┘
  *
- * 1. A conversation's units go to one writer and come back in order; answers are given from the
- *    oldest on. While everything goes well no act waits.
+ * 1. A conversation's units go to one writer and come back in order. The actor answers the oldest
+ *    act first. An act does not wait for the units before it: its plan assumes that they succeed.
  * 2. When a unit fails, the units behind it fail too: their compare-and-set misses. Then no act is
  *    planned (CONVO_POISONED) until all units are back and the conversation was read again. Acts
  *    that were not at fault are planned again in their order, at most CONVO_TRIES_MAX times.
- * 3. A refusal may rest on a point that is only planned. It waits for the units before it, and is
- *    planned again if one of them fails.
+ * 3. A plan may refuse an act because of changes that are still in flight. The refusal waits for
+ *    the units before it; if one of them fails, the act is planned again.
  * 4. An act that needs an idle conversation (CONVO_EXCLUSIVE) waits until no unit is in flight.
  *    Meanwhile (exclusive_pending) acts that may store something wait behind it.
  * 5. A waiting act whose client has given up is dropped when its turn comes. */
@@ -58,7 +58,7 @@ static void op_answer(struct convo_op *op)
     if (convo_has_lost_epoch(act))
         metric_add(&metrics[CONFLICTS], 1);
     if (act->type == &subscribe_act_type && act->status != 200)
-        /* 1008: the client may not listen. 1013: it may try again. */
+        /* WebSocket close codes. 1008: the client may not subscribe. 1013: it may try again. */
         http_stream_end(act_subscribe(act)->stream, NULL, act->status >= 500 ? 1013 : 1008);
     tr_reply_send(&op->reply, 0, NULL, 0);
     op_destroy(op);
@@ -105,7 +105,7 @@ static void op_wait(struct convo *convo, struct convo_op *op)
     convo_op_move(op, OP_WAITING);
     convo->exclusive_pending = convo->exclusive_pending || op->needs_idle;
     if (op->doubt == DOUBT_ASKED)
-        op->doubt = DOUBT_OPEN; /* its next plan is on a newer point than the answer was */
+        op->doubt = DOUBT_OPEN; /* an earlier try may be stored before the next plan */
     queue_append(&convo->waiting, op);
 }
 
@@ -126,7 +126,8 @@ static int convo_send_load(struct convo *convo, struct tr_context *ctx)
     return rc;
 }
 
-/* Begins an act that has waited. Notices and streams have no client that waits for an answer. */
+/* Begins an act that has waited, or drops it if its client has given up. Acts that only read always
+ * begin: notices and subscriptions are among them, and no client waits for their reply. */
 static void convo_begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     if (!act_has(op->act, ACT_READS) && tr_reply_is_cancelled(op->reply))
@@ -152,7 +153,7 @@ static void convo_begin_waiting(struct convo *convo, struct tr_context *ctx)
     }
 }
 
-/* The database does not answer: neither clients nor subscribers wait for it to come back. */
+/* Fails all waiting acts and ends all streams: the database does not answer. */
 static void convo_give_up(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_op *op;
@@ -165,7 +166,8 @@ static void convo_give_up(struct convo *convo, struct tr_context *ctx)
     convo_stream_unreadable(convo, ctx);
 }
 
-/* Sets aside what subscribers know, to compare it with what is read. */
+/* Takes out the roster and policy that subscribers were told, to compare them with the loaded
+ * ones. */
 static struct convo_before convo_take_before(struct convo *convo)
 {
     struct convo_before before = { .policy = convo->policy };
@@ -195,7 +197,7 @@ static void convo_load_done(
 {
     convo_stream_changed(convo, ctx, before);
     roster_free(&before->roster);
-    convo->kept.from = 0; /* the first poll looks it up, behind the units of earlier actors */
+    convo->kept.from = 0; /* unknown: the next poll reads it, after the units of earlier actors */
     convo_move(convo, CONVO_LIVE);
     convo_stream_behind(convo, ctx);
     convo_begin_waiting(convo, ctx);
@@ -234,7 +236,8 @@ static void on_loaded(struct convo *convo, struct tr_context *ctx, const struct 
 
 /* ---- lookups -------------------------------------------------------------------------------- */
 
-/* Looks up the answer (OP_LOOKUP) or the token (OP_ASKING). */
+/* Reads from the database: the act's answer (OP_LOOKUP), or whether an earlier try consumed the
+ * act's token and is therefore stored (OP_ASKING). */
 static void convo_look_up(
     struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state)
 {
@@ -252,7 +255,7 @@ static void convo_look_up(
     if (rc < 0) {
         sql_unit_destroy(unit);
         convo_op_move(op, OP_HELD);
-        act_forget(op->act); /* the reason of its refusal may be its own first try */
+        act_forget(op->act); /* an earlier try of this act may have caused the refusal */
         op_fail(op, "Busy", "The database is busy; try again.");
         return;
     }
@@ -283,8 +286,8 @@ static void on_looked_up(
 {
     convo_op_move(op, OP_HELD);
     if (!op->act->type->looked_up(convo, op, unit)) {
-        /* The log is ahead of memory: by a unit that is about to come back, or by a unit of an
-         * earlier actor. In the second case the conversation has to be read again. */
+        /* The log has rows that memory has not: of a unit in flight, or of an earlier actor. In the
+         * second case the actor reads the conversation again. */
         convo_plan_again(convo, op);
         if (convo->flying.first == NULL)
             convo_poison(convo);
@@ -325,8 +328,8 @@ static void convo_succeed(struct convo *convo, struct tr_context *ctx, struct co
         metric_add(&metrics[act_has(act, ACT_COMMITS) ? COMMITS : MESSAGES], 1);
     if (act_has(act, ACT_COMMITS))
         commit_fairness_won(convo, ctx, act->claims->issuer);
-    /* An earlier unit is in doubt and may have removed a subscriber: subscribers read this act from
-     * the log, after the reload. */
+    /* If the conversation is poisoned, an earlier unit with an unknown outcome may have removed a
+     * subscriber. Then subscribers get this act from the log, after the reload. */
     if (convo->state == CONVO_LIVE || !has_log)
         convo_stream_act(convo, ctx, op);
     op_answer(op);
@@ -346,7 +349,7 @@ static void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo
     }
 }
 
-/* Everything the refusal rests on is stored. */
+/* Answers a refusal. All units before it are stored, so it is final unless the act is a repeat. */
 static void convo_give_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     if (convo_may_be_repeat(convo, op->act))
@@ -375,7 +378,7 @@ static void convo_settle_op(struct convo *convo, struct tr_context *ctx, struct 
         convo_give_refusal(convo, ctx, op);
     } else if (is_refused) {
         convo_plan_again(convo, op);
-    } else if (op->failure == CONVO_STORED) { /* also behind a failed unit that it did not need */
+    } else if (op->failure == CONVO_STORED) { /* even after a failed unit it did not depend on */
         convo_succeed(convo, ctx, op);
     } else {
         convo_poison(convo);
@@ -383,7 +386,7 @@ static void convo_settle_op(struct convo *convo, struct tr_context *ctx, struct 
     }
 }
 
-/* From the oldest op on; one in flight holds up those behind it. */
+/* Settles ops in order, oldest first, up to the first one that is still in flight. */
 static void convo_settle(struct convo *convo, struct tr_context *ctx)
 {
     bool is_awaited = false;
@@ -431,7 +434,7 @@ static void convo_send_unit(struct convo *convo, struct tr_context *ctx, struct 
             &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT + op->number });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        convo->planned = op->before; /* no act was planned behind it yet */
+        convo->planned = op->before; /* no later act was planned on it yet */
         op_fail(op, "Busy", "The database is busy; try again.");
         return;
     }
@@ -592,8 +595,8 @@ static int convo_start(void *self, struct tr_context *ctx)
     return 0;
 }
 
-/* Drops ops without an answer. A stream that still waits would stay open and hear nothing: it ends,
- * and its client comes back. */
+/* Drops ops without an answer. Ends the stream of a waiting subscription, so that its client
+ * reconnects: without a subscriber the stream would stay open and get no events. */
 static void ops_destroy(struct convo_op *op)
 {
     while (op != NULL) {

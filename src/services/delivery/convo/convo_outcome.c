@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo_outcome.c: the outcome of an act, for both drivers: refusals, the change in memory, the
- * answer, and the question after an unknown outcome. */
+ * answer, and the check whether a try with an unknown outcome was stored. */
 #include <stdio.h>
 
 #include "auth/auth.h"
@@ -85,8 +85,9 @@ void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
 {
     tr_assert(op->state == OP_BACK || op->state == OP_HELD);
     op->failure = convo_failure_of(unit);
-    /* Its own token, consumed by an earlier try whose outcome was unknown: that try was stored. The
-     * log has its answer, or asking for the token does. */
+    /* An earlier try with an unknown outcome has consumed the act's own token, so that try was
+     * stored. An act with a log row finds its answer there (DUPLICATE). Another act starts again
+     * (RACE), asks for its token and is answered then. */
     if (op->failure == CONVO_REPLAY && op->doubt != DOUBT_NONE)
         op->failure = act_has(op->act, ACT_LOGS) ? CONVO_DUPLICATE : CONVO_RACE;
     if (op->failure == CONVO_UNKNOWN) {

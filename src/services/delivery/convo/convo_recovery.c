@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_recovery.c: the way out of an epoch that no member can enter.
+/* convo_recovery.c: how a conversation recovers from a commit that its members cannot process.
  *
- * The server keeps one commit per epoch. A commit that the members cannot process would wedge the
+ * The server accepts one commit per epoch. A commit that the members cannot process would block the
  * conversation: the server is at epoch n + 1, and all members stay at n. Three calls prevent that:
  *
  *   confirmEpoch         a member says that it has entered an epoch        (act_confirm.c)
  *   reportInvalidCommit  a member says that it cannot process the commit   (act_report.c)
  *   resetGroup           an admin replaces the group by a new one          (act_reset.c)
  *
- * An epoch is provisional until the server hears a member there: by a message, proposal or commit
- * made in it, by a confirmation or by a confirmed Welcome. While it is provisional, a quorum of the
- * members before its commit may revoke the commit:
+ * The server hears a member in an epoch when it gets a message, proposal or commit made in that
+ * epoch, a confirmEpoch, or the confirmation of a Welcome to it. Until then the epoch is
+ * provisional, and a quorum of the electors may revoke the commit that started it:
  *
  * 1. Electors are the DIDs (not devices) that were members before the commit and still are, without
- *    the committer. Members that the commit added do not count, or the committer could bring its
- *    own majority; members that it removed do not, or they could undo their removal. More than half
- *    of the electors must report the commit.
- * 2. A commit is never revoked once any member, the committer included, was heard in its epoch.
- * 3. The revocation is one unit that begins with a compare-and-set: the epoch goes back, seq goes
- *    on. The commit stays in the log as LOG_REVOKED with its receipt; a LOG_REVOKE row follows.
- * 4. The same bytes are never accepted again at that epoch, and their committer is quarantined. A
- *    member that left by the revoked commit has left.
+ *    the committer. Members that the commit added are not electors: otherwise a committer could add
+ *    a majority of its own. Members that it removed are not electors: otherwise they could undo
+ *    their removal. More than half of the electors must report the commit.
+ * 2. Once the server has heard any member in the new epoch, even the committer, the commit stays.
+ * 3. The revocation is one unit that begins with a compare-and-set: it decrements the epoch and
+ *    increments seq. The commit stays in the log as LOG_REVOKED with its receipt; a LOG_REVOKE row
+ *    follows.
+ * 4. The server refuses the same bytes at that epoch from then on, and refuses all commits of their
+ *    committer for a while (quarantine). Members that the commit removed are members again; a
+ *    member that left by itself in the commit stays out.
  *
- * A group that this cannot repair is reset by an admin: new group id, epoch 0, the same members.
- * Revocations and resets change more than the planned point, so they run exclusively, and the
- * conversation is read again after them. */
+ * If a revocation cannot help, an admin resets the group: new group id, epoch 0, the same members.
+ * Revocations and resets change more than epoch and seq. So no other act runs beside them, and the
+ * actor reads the conversation again afterwards. */
 #include <string.h>
 
 #include "services/delivery/convo/convo.h"
@@ -63,8 +65,8 @@ bool recovery_may_undo(const struct convo *convo, const struct member *member)
 
     if (now->kind == CONVO_NUMBERED || now->confirmed >= now->epoch)
         return false;
-    /* An external join does not confirm its epoch. So more than one commit may be revoked, and only
-     * the newest one's additions are known here. */
+    /* An external join does not confirm the epoch it commits at. So several commits in a row may be
+     * provisional, but memory knows only which members the newest one added. */
     return now->confirmed + 1 < now->epoch || member->join_seq >= convo->newest.seq;
 }
 
@@ -87,5 +89,5 @@ void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op)
     tr_assert(op->is_exclusive);
     convo->committed = op->after;
     convo->active_ms = op->now_ms;
-    convo_poison(convo); /* members, commits and names changed: read them */
+    convo_poison(convo); /* members, commits and the group's name changed: read them again */
 }

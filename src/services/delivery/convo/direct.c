@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* direct.c: the driver of acts without a conversation's actor: the database serialises them.
+/* direct.c: the driver that serves acts without the conversation's actor. The database serialises
+ * them.
  *
  *   a change    lock the row, read ──▶ plan ──▶ store ──▶ COMMIT ──▶ apply, answer
  *                 ▲  one unit, one transaction             │
  *                 └── lost a race, or outcome unknown ◀────┴──▶ lookup ──▶ answer
  *   a question  read ──▶ plan ──▶ answer, or lookup ──▶ answer
  *
- * A worker is an actor that drives many requests at once; it keeps no order among them. The row's
- * lock (PostgreSQL) or the writer's transaction (SQLite) orders them, across workers, actors and
- * processes: the rows that a plan has read stay true until its COMMIT. A conversation that is being created
- * has no row to lock; its key refuses the second insert, which is then planned again.
+ * A worker is an actor that drives many requests at once, in no particular order. The row's lock
+ * (PostgreSQL) or the writer's transaction (SQLite) orders them across workers, actors and
+ * processes: the rows that a plan has read do not change before its COMMIT. A conversation that is
+ * being created has no row to lock; the primary key refuses the second insert, and that act is
+ * planned again.
  *
- * 1. Each unit of a change has a key of its own: units of one conversation wait for nothing but the
- *    database's lock.
- * 2. A plan's data (struct direct_work) belongs to the unit while that is in flight, and comes back
- *    with it. A unit may come back while it still runs (its writer has ended, a deadline has
- *    passed): then the worker lets go, and the client hears that the outcome is unknown. When such
- *    a unit ends, its work goes home to the worker, which tells the actor's subscribers.
- * 3. The worker keeps nothing of a conversation between requests. */
+ * 1. Each unit of a change has a key of its own, so that units of one conversation may go to
+ *    different writers and wait only for the database's lock.
+ * 2. A plan's data (struct direct_work) belongs to the unit while the unit is in flight, and comes
+ *    back with it. The worker may get its reply while the unit still runs (the writer actor has
+ *    ended, or a deadline has passed). Then the client learns that the outcome is unknown, and the
+ *    unit keeps the data. When that unit ends, the data returns to the worker in a message, and the
+ *    worker tells the conversation's actor that its memory is out of date.
+ * 3. The worker keeps no state of a conversation between requests. */
 #include "services/delivery/convo/direct.h"
 
 #include "base/alloc.h"
@@ -27,24 +30,24 @@
 #include "support/metric.h"
 
 enum { DIRECT_WORKERS = 4, BOX_MAX = 4096, BUCKETS = 256 };
-/* A tag is a purpose and the request's number. */
+/* A tag consists of the unit's purpose and the request's number. */
 enum { TAG_READ = 1 << 28, TAG_CHANGE = 2 << 28, TAG_LOOKUP = 3 << 28 };
 enum { TAG_KIND = 7 << 28, NUMBERS = 1 << 28 };
 
 struct direct_work {
-    struct direct *direct; /* counted there */
+    struct direct *direct; /* counts this work in work_count */
     tr_weak worker;
     struct convo_op op;
     struct convo convo; /* as read for this request */
     enum convo_plan plan;
-    bool is_unread; /* out of memory for what was read */
+    bool is_unread; /* there was no memory to load the conversation */
 };
 
 struct direct_request {
     struct direct_request *next; /* in its bucket */
     uint32_t number;
     tr_reply_handle reply;
-    struct direct_work *work; /* NULL: the unit has it */
+    struct direct_work *work; /* NULL: the unit in flight owns it */
 };
 
 struct direct_worker {
@@ -57,14 +60,14 @@ struct direct_worker {
 struct direct {
     struct delivery *delivery;
     tr_sender workers[DIRECT_WORKERS];
-    _Atomic uint32_t work_count; /* each work reads *delivery */
+    _Atomic uint32_t work_count; /* direct_work structs that exist; each uses *delivery */
 };
 
 /* The messages of a worker. */
 union worker_message {
-    struct act_message asked; /* as every actor that takes acts */
+    struct act_message asked; /* from a client */
     struct {
-        struct act *none; /* NULL */
+        struct act *none; /* always NULL: tells the two apart */
         struct direct_work *work;
     } home;
 };
@@ -144,7 +147,7 @@ static void work_destroy(struct direct_work *work)
     convo_fini(&work->convo);
     act_unref(work->op.act);
     base_free(work);
-    /* Release: pairs with the load in direct_stop, which then frees what works read. */
+    /* Release: pairs with the load in direct_stop. Once that reads 0, *delivery may be freed. */
     atomic_fetch_sub_explicit(&direct->work_count, 1, memory_order_release);
 }
 
@@ -157,7 +160,8 @@ static struct direct_request **request_link(struct direct_worker *worker, uint32
     return link;
 }
 
-/* Takes the act unless it returns NULL. */
+/* Creates a request, which takes over the act. NULL when out of memory: the act stays the
+ * caller's. */
 static struct direct_request *request_create(
     struct direct_worker *worker, struct tr_context *ctx, struct act *act)
 {
@@ -179,7 +183,7 @@ static struct direct_request *request_create(
     return request;
 }
 
-/* A client without an answer hears that there will be none. */
+/* Frees a request. A client that still waits gets the status of a dropped reply. */
 static void request_destroy(struct direct_worker *worker, struct direct_request *request)
 {
     tr_assert(*request_link(worker, request->number) == request);
@@ -210,9 +214,10 @@ static void request_fail(struct direct_worker *worker, struct direct_request *re
     request_answer(worker, request);
 }
 
-/* Tells the conversation's actor that its memory is out of date: its subscribers hear of the change
- * from it. In the lane of subscriptions, so that a new member's subscription does not overtake it.
- * An actor that cannot be told is stopped: its successor reads the database. */
+/* Tells the conversation's actor, if it runs, that its memory is out of date. The actor reads the
+ * conversation again and tells its subscribers of the change. The message uses the same lane as
+ * subscriptions, so that a new member's subscription does not overtake it. If the message cannot be
+ * sent, this stops the actor: its successor reads the database. */
 static void tell_actor(const struct delivery *delivery, struct span id)
 {
     const struct act_message notice = { NULL, 0 };
@@ -228,7 +233,8 @@ static void tell_actor(const struct delivery *delivery, struct span id)
 
 /* ---- units out ------------------------------------------------------------------------------ */
 
-/* Takes the unit in any case. False: the request was answered. */
+/* Submits a unit and takes it over, even on failure. False: the request was answered with an
+ * error. */
 static bool request_submit(struct direct_worker *worker, struct tr_context *ctx,
     struct direct_request *request, struct sql_unit *unit, uint32_t kind)
 {
@@ -239,7 +245,7 @@ static bool request_submit(struct direct_worker *worker, struct tr_context *ctx,
         rc = (kind == TAG_CHANGE ? sql_write : sql_read)(ctx, &worker->sql, unit, &options);
     if (rc == 0)
         return true;
-    (void)sql_unit_take_data(unit); /* still the request's */
+    (void)sql_unit_take_data(unit); /* the request still owns the data */
     sql_unit_destroy(unit);
     request_fail(worker, request, "Busy", "The database is busy; try again.");
     return false;
@@ -263,8 +269,8 @@ static void work_forget(struct direct_work *work)
     work->is_unread = false;
 }
 
-/* Runs inside the transaction, on its thread: the row is locked, and what was read is true until
- * COMMIT. */
+/* Loads the conversation, plans the act and adds the steps that store it. Runs inside the
+ * transaction, on its thread: the row is locked, so the loaded rows do not change before COMMIT. */
 static void work_decide(struct sql_unit *unit, void *data)
 {
     struct direct_work *work = data;
@@ -280,7 +286,8 @@ static void work_decide(struct sql_unit *unit, void *data)
         convo_store_act(&work->convo, &work->op, unit);
 }
 
-/* A unit that its worker had let go has ended: its work goes home. */
+/* Returns the data of a unit that outlived its reply to the worker. If the worker has ended, frees
+ * it. Any thread. */
 static void work_go_home(void *data)
 {
     struct direct_work *work = data;
@@ -337,7 +344,7 @@ static void request_begin(
         request_proceed(worker, ctx, request);
 }
 
-/* The act lost a race, or its outcome is unknown: the winner can be read now. */
+/* Plans the act again, on a new read: it lost a race, or its outcome is unknown. */
 static void request_begin_again(
     struct direct_worker *worker, struct tr_context *ctx, struct direct_request *request)
 {
@@ -360,7 +367,7 @@ static void request_conclude(
         request_look_up(worker, ctx, request, OP_LOOKUP);
     else if (work->plan == CONVO_ANSWERED)
         request_answer(worker, request);
-    else /* nothing is in flight here, so no plan waits */
+    else /* a plan has nothing to wait for here: this driver has no units in flight */
         request_fail(
             worker, request, "Unavailable", "This request needs the conversation's actor.");
 }

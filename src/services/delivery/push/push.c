@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push.c: the actor that wakes devices. One queue holds conversations with news and devices to
- * wake; a task handles one of them:
+/* push.c: the actor that wakes devices. One queue holds two kinds of items: conversations in which
+ * something was stored, and devices to wake. A task handles one item:
  *
  *   conversation ──read its members' devices with a token──▶ ask for listeners ──▶ queue the others
  *   device ──read its token──▶ POST ──▶ taken │ retry after a rest │ given up │ 410: delete token
  *
  * 1. At most TASKS_MAX tasks run, each with one answer outstanding; the task's index is its tag.
- * Other items wait in the bounded queue.
- * 2. An item rests from the end of its task on, so the next wake-up comes one interval after that,
- * however long the task took. Meanwhile the item may be wanted again.
+ *    Other items wait in the bounded queue.
+ * 2. When its task ends, an item rests for one interval, so two wake-ups of a device are at least
+ *    one interval apart. An item that is queued again meanwhile runs after its rest.
  * 3. The task reads a token right before the POST, because its device may have unregistered it.
- * 4. The task asks the conversation for listeners after it has read the devices. A sleeping
- * conversation has none. Without an answer the task wakes all devices: one wake-up too many does no
- * harm. */
+ * 4. A listener is an account with an open stream of the conversation. The task asks the
+ *    conversation for listeners after it has read the devices. A conversation without an actor has
+ *    none. If the conversation does not answer, the task wakes all devices: one wake-up too many
+ *    does no harm. */
 #include "services/delivery/push/push.h"
 
 #include "base/alloc.h"
@@ -29,7 +30,7 @@ enum {
     ITEMS_MAX = 16384,
     TASKS_MAX = 64,
     TRIES_MAX = 3,
-    DEVICES_READ_MAX = 2000, /* of a conversation, in one read; the next read continues */
+    DEVICES_READ_MAX = 2000, /* of a conversation, in one read; another read fetches the rest */
     BOX_MAX = 4096,
 };
 enum { TAG_RESTED = TASKS_MAX };
@@ -64,9 +65,9 @@ enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_TOKEN, STAGE_POST, S
 struct push_task {
     enum stage stage;
     struct push_item *item;
-    struct buffer value; /* the item's, as it began; of a device: its token */
+    struct buffer value; /* a copy of the item's value at the start; for a device: its token */
     uint32_t platform;
-    struct buffer did, device; /* where the next read continues */
+    struct buffer did, device; /* the last row read: the next read continues after it */
     struct sql_unit *devices;  /* while the conversation is asked for listeners */
     struct act *question;
 };
@@ -78,13 +79,13 @@ struct push {
     struct sql_client sql;
     struct push_queue queue;
     struct push_task tasks[TASKS_MAX];
-    bool is_timed; /* a timer runs for the item that rests longest */
+    bool is_timed; /* a timer runs for the item whose rest ends first */
 };
 
-/* ---- keys and values ------------------------------------------------------------------------- */
+/* ---- keys and values ------------------------------------------------------------------------ */
 
-/* A conversation's key is c and its id, its value the one sender of its news; empty: several.
- * A device's key is d and DID#device, and it has no value. */
+/* A conversation's key is c and its id. Its value is the account that stored something; empty if
+ * several accounts did. A device's key is d and DID#device, and it has no value. */
 
 static void put_device_key(struct buffer *key, struct span did, struct span device)
 {
@@ -147,7 +148,7 @@ static void task_drop(struct push *push, struct tr_context *ctx, struct push_tas
     task_end(push, ctx, task);
 }
 
-/* Takes the unit, also NULL. */
+/* Submits a unit and takes it over. On failure, or if the unit is NULL, drops the task. */
 static void submit(struct push *push, struct tr_context *ctx, struct push_task *task,
     struct sql_unit *unit, enum stage stage)
 {
@@ -167,7 +168,7 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
 
 /* ---- a conversation ------------------------------------------------------------------------- */
 
-/* buffer has no address while it is empty. */
+/* Returns the text of a buffer, with an address even if it is empty. */
 static struct span text_of(const struct buffer *buffer)
 {
     return buffer->size == 0 ? SPAN("") : (struct span){ buffer->bytes, buffer->size };
@@ -188,14 +189,15 @@ static void read_devices(struct push *push, struct tr_context *ctx, struct push_
     submit(push, ctx, task, unit, STAGE_READ);
 }
 
-/* Is the row's account another one than that of the row before? */
+/* Returns true if the row is the first of its account. */
 static bool is_next_account(const struct sql_unit *devices, uint32_t row)
 {
     return row == 0 || !span_equal(sql_row_bytes(devices, 0, row, ROW_DID),
                            sql_row_bytes(devices, 0, row - 1, ROW_DID));
 }
 
-/* Makes a question that names each account once. NULL when out of memory. */
+/* Creates the act that asks which accounts listen; it lists each account once. NULL when out of
+ * memory. */
 static struct act *question_of(const struct sql_unit *devices)
 {
     struct act *act = act_create(&listening_act_type, NULL);
@@ -244,8 +246,8 @@ static void want_devices(
     }
 }
 
-/* Asks the conversation for listeners. Returns false if there are none, or the question cannot be
- * sent. */
+/* Asks the conversation for listeners. Returns false if the conversation has no actor, so that
+ * there are none, or if the question cannot be sent. */
 static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct span id = id_of(task->item);
@@ -268,7 +270,8 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
     return rc == 0;
 }
 
-/* Queues the devices of this page and reads the next one, if there is more. */
+/* Reads the next page of devices, or ends the task after the last one. The devices of this page are
+ * queued already. */
 static void read_on(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     uint32_t rows = sql_unit_rows(task->devices, 0);
@@ -395,14 +398,15 @@ static void forget(struct push *push, struct tr_context *ctx, struct push_task *
     submit(push, ctx, task, unit, STAGE_FORGET);
 }
 
-/* Only an overload or a missing answer is worth another try. */
+/* Returns true if another try may help: the gateway was overloaded or did not answer. */
 static bool may_try_again(const struct tr_event *event, uint32_t status)
 {
     return event->status == TR_ETIMEOUT || event->status == TR_EIO || status == 429 ||
            status >= 500;
 }
 
-/* Queues the item again, unless it is wanted already. It keeps its place, so this cannot fail. */
+/* Queues the item again, unless it is queued already. The item is still in the table while its task
+ * runs, so this cannot fail. */
 static void want_again(struct push *push, const struct push_task *task, unsigned tries)
 {
     if (!task->item->is_wanted)
@@ -440,7 +444,7 @@ static void forgotten(
         return;
     }
     metric_add(&metrics[FORGOTTEN], count);
-    if (count == 0) /* unregistered meanwhile, or replaced: wake the device by its new token */
+    if (count == 0) /* the device has unregistered or replaced the token: try the new one */
         want_again(push, task, 0);
     task_end(push, ctx, task);
 }
@@ -497,7 +501,7 @@ static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory
         item = push_queue_find(&push->queue, (struct span){ key.bytes, key.size });
     if (item != NULL && item->is_wanted &&
         !span_equal((struct span){ item->value.bytes, item->value.size }, sender))
-        sender = SPAN(""); /* two senders: each of them wakes the other */
+        sender = SPAN(""); /* two senders: exclude neither, so that each is told of the other */
     want(push, &key, sender);
     buffer_free(&key);
     work(push, ctx);

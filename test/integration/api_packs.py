@@ -81,7 +81,7 @@ def structure(api):
 def routes():
     """{(method, path): (largest body, kind)} of routes.c."""
     text = common.without_comments(read("src/services/packs/routes.c")).replace("\\\n", " ")
-    sizes = dict(re.findall(r"\b(API_\w+) = ([0-9 <]+)", read("src/services/packs/api.h")))
+    sizes = dict(re.findall(r"\b(NO_BODY|SMALL|MEDIUM) = ([0-9 <]+)", text))
     sizes.update(re.findall(r"#define (UPLOAD_BODY_MAX) \(\(size_t\)([0-9 <]+)\)", read("src/services/packs/upload.h")))
 
     def size(expression):
@@ -89,9 +89,12 @@ def routes():
         return product[0] << sum(product[1:])
 
     found = {}
-    for kind, body in re.findall(r"#define (\w+)_ROUTES\(X\)([^#]*?)(?=#define|static)", text):
-        for method, path, most in re.findall(r'X\(HTTP_(\w+), "([^"]+)", \w+, ([^,]+),', body):
-            found[method, "/v1/" + path] = (size(most), kind)
+    for kind, what, body in re.findall(r"#define (\w+)_(READS|EDITS|CALLS)\(X\)([^#]*)", text):
+        most = r"\w+, ([^,)]+)" if what == "READS" else r"([^,]+)"  # a read names its caching first
+        for method, path, size_max in re.findall(r'X\(HTTP_(\w+), "([^"]+)", \w+, ' + most, body):
+            found[method, "/v1/" + path] = (size(size_max), kind)
+    for path in re.findall(r'DOWNLOAD_ROUTE\("([^"]+)"\)', text):
+        found["GET", "/v1/" + path] = (0, "DOWNLOAD")
     return found
 
 

@@ -34,9 +34,9 @@ const struct call call_get_pending_device_additions = {
             { "createdAt", FIELD_TIME_MS, .at = 11 }) }),
 };
 
-/* ---- claim: two units, since the suite of the conversation decides which package is good ---------- */
+/* ---- claim: two units, since the conversation's suite decides which package is good ---------- */
 
-/* What the first unit finds is behind the last parameter. */
+/* The first unit finds the values behind the last parameter. */
 enum { CLAIM_ADDITION, CLAIM_DID = 2, CLAIM_DEVICE, CLAIM_CONVO, CLAIM_SUITE, CLAIM_UNTIL_S };
 static const struct param claim_params[] = {
     [CLAIM_ADDITION] = PARAM_NEED_TEXT("pendingAdditionId", 1, ADDITION_ID_SIZE_MAX),

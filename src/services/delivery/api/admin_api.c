@@ -12,9 +12,9 @@
 #include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
 
-/* Actors are made for what is asked for: this one found nothing to load. In JSON a quote inside a
- * text has a backslash before it, so this is no part of an id. */
-static bool is_there(const struct act *act)
+/* True if the actor found a conversation to load. The registry creates an actor for any id. In JSON a
+ * quote inside a text has a backslash before it, so an id cannot contain the text looked for. */
+static bool state_exists(const struct act *act)
 {
     static const char none[] = ",\"exists\":false,";
 
@@ -27,8 +27,8 @@ static void state_told(struct http_request *request, const struct tr_event *even
 
     if (event->status < 0 || act->status == 0 || act->answer.failed != 0)
         http_respond_lost(request, event->status, false, "conversation");
-    else if (act->status == 200 && !is_there(act))
-        http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
+    else if (act->status == 200 && !state_exists(act))
+        http_respond_error(request, 404, "ConvoNotFound", "There is no such conversation.");
     else
         act_respond(request, act);
     act_unref(act);
@@ -52,7 +52,7 @@ static struct act *create_state_act(struct span id)
 }
 
 /* Takes one holder of the act if it returns 0. */
-static int ask(struct http_request *request, const struct delivery *delivery, struct act *act)
+static int ask_state(struct http_request *request, const struct delivery *delivery, struct act *act)
 {
     struct act_message message = { .act = act };
     tr_sender convo;
@@ -66,11 +66,11 @@ static int ask(struct http_request *request, const struct delivery *delivery, st
 }
 
 /* False: it has been answered. */
-static bool is_id(struct http_request *request, struct span id)
+static bool check_convo_id(struct http_request *request, struct span id)
 {
     if (id.size > 0 && id.size <= ACT_CONVO_SIZE_MAX)
         return true;
-    http_respond_error(request, 400, "InvalidRequest", "an id has 1 to 128 bytes");
+    http_respond_error(request, 400, "InvalidRequest", "The id must have 1 to 128 bytes.");
     return false;
 }
 
@@ -78,12 +78,12 @@ static void show_convo(struct http_request *request, void *state, struct span id
 {
     struct act *act;
 
-    if (!is_id(request, id))
+    if (!check_convo_id(request, id))
         return;
     act = create_state_act(id);
     if (act != NULL) {
         http_set_data(request, act);
-        if (ask(request, state, act_ref(act)) == 0)
+        if (ask_state(request, state, act_ref(act)) == 0)
             return;
         act_unref(act);
         act_unref(act);
@@ -106,7 +106,7 @@ static void handle_query(struct http_request *request, void *state)
 
 /* ---- compact -------------------------------------------------------------------------------- */
 
-/* What the first of the two has done, while the second works. */
+/* Keeps the figures of retention while the cleanup runs. */
 struct compaction {
     struct delivery *delivery;
     struct retention_done log;
@@ -127,7 +127,7 @@ static void put_tidied(struct json_writer *writer, const struct cleanup_done *do
     json_put_end(writer);
 }
 
-static void respond(struct http_request *request, struct buffer *answer)
+static void admin_respond(struct http_request *request, struct buffer *answer)
 {
     if (answer->failed != 0)
         http_respond_shed(request, 503, 1, "memory");
@@ -136,7 +136,7 @@ static void respond(struct http_request *request, struct buffer *answer)
     buffer_free(answer);
 }
 
-static void tidied(struct http_request *request, const struct tr_event *event)
+static void cleanup_done_now(struct http_request *request, const struct tr_event *event)
 {
     const struct compaction *compaction = http_data(request);
     struct buffer answer = { 0 };
@@ -156,17 +156,18 @@ static void tidied(struct http_request *request, const struct tr_event *event)
     json_put_end(&writer);
     put_tidied(&writer, &done);
     json_put_end(&writer);
-    respond(request, &answer);
+    admin_respond(request, &answer);
 }
 
-static void trimmed(struct http_request *request, const struct tr_event *event)
+static void retention_done_now(struct http_request *request, const struct tr_event *event)
 {
     struct compaction *compaction = http_data(request);
     struct cleanup_message message = { 0 };
 
     if (event->status == 0 && event->size == sizeof compaction->log) {
         memcpy(&compaction->log, event->value, sizeof compaction->log);
-        if (http_ask(request, compaction->delivery->jobs, &message, sizeof message, tidied) == 0)
+        if (http_ask(request, compaction->delivery->jobs, &message, sizeof message,
+                cleanup_done_now) == 0)
             return;
     }
     http_respond_lost(request, event->status, true, "retention");
@@ -180,8 +181,8 @@ static void handle_compact(struct http_request *request, void *state)
     if (compaction != NULL) {
         compaction->delivery = state;
         http_set_data(request, compaction);
-        if (http_ask(request, compaction->delivery->retention, &message, sizeof message, trimmed) ==
-            0)
+        if (http_ask(request, compaction->delivery->retention, &message, sizeof message,
+                retention_done_now) == 0)
             return;
     }
     http_respond_shed(request, 503, 1, "busy");
@@ -189,28 +190,29 @@ static void handle_compact(struct http_request *request, void *state)
 
 /* ---- verify, audit -------------------------------------------------------------------------- */
 
-static void inspected(struct http_request *request, const struct tr_event *event)
+static void inspection_came_back(struct http_request *request, const struct tr_event *event)
 {
     struct inspection *inspection = http_data(request);
 
     if (event->status < 0)
         http_respond_shed(request, 503, 5, event->status == TR_EBUSY ? "inspector" : "database");
     else
-        respond(request, &inspection->answer);
+        admin_respond(request, &inspection->answer);
     inspection_unref(inspection);
 }
 
 /* Takes the inspection (NULL, out of memory, included). */
-static void inspect(
+static void inspection_start(
     struct http_request *request, const struct delivery *delivery, struct inspection *inspection)
 {
     struct inspector_message message = { inspection };
 
     if (inspection != NULL && inspection->convo.failed == 0) {
         atomic_store_explicit(
-            &inspection->holders, 2, memory_order_relaxed); /* nobody else has it */
+            &inspection->holders, 2, memory_order_relaxed); /* the actor has it not yet */
         http_set_data(request, inspection);
-        if (http_ask(request, delivery->inspector, &message, sizeof message, inspected) == 0)
+        if (http_ask(
+                request, delivery->inspector, &message, sizeof message, inspection_came_back) == 0)
             return;
         atomic_store_explicit(&inspection->holders, 1, memory_order_relaxed);
     }
@@ -220,7 +222,7 @@ static void inspect(
 
 static void handle_verify(struct http_request *request, void *state)
 {
-    inspect(request, state, inspection_new());
+    inspection_start(request, state, inspection_create());
 }
 
 /* As inspector.c writes it: MILLISECONDS-ID. */
@@ -252,7 +254,7 @@ static void handle_audit(struct http_request *request, void *state)
     };
     struct param_reader reader = { .request = request };
     struct param_value values[AUDIT_PARAMS] = { 0 };
-    struct inspection *inspection = inspection_new();
+    struct inspection *inspection = inspection_create();
 
     param_read_query(&reader, params, values);
     if (inspection != NULL) {
@@ -260,7 +262,7 @@ static void handle_audit(struct http_request *request, void *state)
         inspection->limit = (uint32_t)values[AUDIT_LIMIT].number;
         inspection->before_ms = INT64_MAX;
         memset(inspection->before_id, '0', sizeof inspection->before_id);
-        if (values[AUDIT_CONVO].is_given) /* inspect() looks whether this failed */
+        if (values[AUDIT_CONVO].is_given) /* inspection_start looks whether this failed */
             (void)buffer_span(&inspection->convo, values[AUDIT_CONVO].text);
         if (values[AUDIT_CURSOR].is_given && !read_cursor(values[AUDIT_CURSOR].text, inspection))
             json_expect_fail(&reader.expect, "cursor", "must be the cursor of an earlier answer");
@@ -268,7 +270,7 @@ static void handle_audit(struct http_request *request, void *state)
     if (param_reader_refuse(&reader))
         inspection_unref(inspection);
     else
-        inspect(request, state, inspection);
+        inspection_start(request, state, inspection);
 }
 
 const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* admin_api.h: what an operator may ask of the service, on the admin listener:
+/* admin_api.h: the calls of an operator, on the admin listener:
  *
- *   GET /v1/convos/{id}, GET /v1/convos?id=ID    what the actor of a conversation knows, as JSON
- *   POST /v1/delivery/compact                    retention and the other jobs run now; what went
- *   POST /v1/delivery/verify                     the checks run now; what they found
- *   GET /v1/delivery/audit?convoId&limit&cursor  who did what to whom; newest first
+ *   GET /v1/convos/{id}, GET /v1/convos?id=ID    the state of a conversation's actor, as JSON
+ *   POST /v1/delivery/compact                    run retention and cleanup now, and count
+ *   POST /v1/delivery/verify                     run the checks now, and list violations
+ *   GET /v1/delivery/audit?convoId&limit&cursor  list the audit log, newest first
  *
- * The second form of the first is for ids with a slash. No names of members and no messages, but in
- * the audit log, which has names: the token is asked of readers too. */
+ * The second form of the first is for ids with a slash. No answer has messages. Only the audit log
+ * has names of members, so reading it takes the token too. */
 #ifndef SERVICES_DELIVERY_API_ADMIN_API_H
 #define SERVICES_DELIVERY_API_ADMIN_API_H
 

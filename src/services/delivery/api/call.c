@@ -168,6 +168,7 @@ static void seek_row(struct call_run *run, const struct field *list, uint32_t ro
 {
     uint32_t first = call_step(run, list->step);
 
+    tr_assert(first != NO_STEP);
     if (run->seek.list != list || run->seek.row > row) {
         memset(&run->seek, 0, sizeof run->seek);
         run->seek.list = list;
@@ -299,6 +300,7 @@ void call_answer(struct call_run *run)
     struct buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
+    tr_assert(run->call->fields != NULL);
     if (run->call->answer_size != NULL) /* at once, not by doubling; a failure sticks */
         (void)buffer_reserve(&answer, run->call->answer_size(run));
     json_put_object(&writer, NULL);
@@ -372,6 +374,7 @@ static void bind_item(
 {
     struct span bytes;
 
+    tr_assert(list < PARAMS_MAX);
     tr_assert(item < run->values[list].count);
     bytes = run->values[list].items[item];
     if (run->call->params[list].type == PARAM_HEXES || run->call->params[list].type == PARAM_JSON)
@@ -486,6 +489,7 @@ void call_start(struct call_run *run, const struct call *call)
     bool is_read;
     struct sql_unit *unit;
 
+    tr_assert(run->unit == NULL); /* call_next frees the one before */
     run->call = call;
     is_read = call_is_read(run);
     unit = sql_unit_create(is_read ? 0 : unit_key(run));

@@ -37,7 +37,7 @@ static bool check_registration(struct call_run *run)
     return package_batch_check(batch, device_checked);
 }
 
-static void add_packages(struct call_run *run, struct sql_unit *unit)
+static void add_device_packages(struct call_run *run, struct sql_unit *unit)
 {
     package_batch_add(run->data, unit, true);
 }
@@ -89,7 +89,7 @@ const struct call call_register_device = {
             ARG_PARAM(REGISTER_DEVICE), ARG_NOW_MS(0)) },
         [STEP_WELCOMES] = { STEP(
             welcome_list_waiting, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(REGISTER_DEVICE)) },
-        { .add = add_packages }),
+        { .add = add_device_packages }),
     .decide = device_stored,
     .after = tell_new_device,
     .fields = FIELDS({ "deviceId", FIELD_TEXT, FIELD_PARAM(REGISTER_DEVICE) },

@@ -36,6 +36,7 @@ static struct field_source source_of_row(
 {
     struct field_source inner = *source;
 
+    tr_assert(list->fields != NULL);
     inner.list = list;
     inner.row = row;
     return inner;

@@ -17,7 +17,7 @@ enum { STEP_CONVO, STEP_MEMBER, STEP_COMMITS };
 #define NO_CONVO REFUSE(404, "ConvoNotFound", "There is no such conversation.")
 #define NO_MEMBER REFUSE(403, "NotMember", "You are not a member of this conversation.")
 
-/* ---- what is no longer kept ----------------------------------------------------------------- */
+/* ---- compaction ----------------------------------------------------------------------------- */
 
 static int64_t convo_int(const struct call_run *run, uint32_t column)
 {
@@ -250,7 +250,7 @@ static bool refuse_ahead(struct call_run *run)
     return respond_history(run, 409, &answer);
 }
 
-static bool page_read(struct call_run *run)
+static bool messages_read(struct call_run *run)
 {
     static const struct refusal no_convo = NO_CONVO, no_member = NO_MEMBER;
     const struct param_value *since = &run->values[PAGE_SINCE];
@@ -352,7 +352,7 @@ static const struct field page_fields[] = {
                          ARG_PARAM(PAGE_SINCE), ARG_VALUE(PAGE_KIND), ARG_VALUE(PAGE_ROWS),        \
                          ARG_VALUE(PAGE_BYTES), ARG_VALUE(PAGE_LARGE), ARG_PARAM(PAGE_EPOCH)),     \
             .when = lists_all, .otherwise = &log_list_rare }),                                     \
-    .decide = page_read, .answer_size = page_size, .fields = page_fields, .is_large = true
+    .decide = messages_read, .answer_size = page_size, .fields = page_fields, .is_large = true
 
 static const struct call read_messages = { .params = page_params, .check = check_page, READ_PAGE };
 

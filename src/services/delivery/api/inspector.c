@@ -5,24 +5,17 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "services/delivery/api/text.h"
 #include "services/delivery/store/check.h"
 #include "support/log.h"
 
-/* A read of the checks; that of page i is i. */
+/* The tag of a read of the checks. The tag of page i is i. */
 enum { TAG_WALK = INSPECTOR_PAGES_MAX };
 
-SQL_STATEMENT(list_audit,
-    "SELECT id, actor, action, convo, target, created_ms FROM audit WHERE created_ms <= $1"
-    " AND (created_ms < $1 OR id < $2) ORDER BY created_ms DESC, id DESC LIMIT $3");
-SQL_STATEMENT(list_audit_of,
-    "SELECT id, actor, action, convo, target, created_ms FROM audit WHERE convo = $4"
-    " AND created_ms <= $1 AND (created_ms < $1 OR id < $2)"
-    " ORDER BY created_ms DESC, id DESC LIMIT $3");
-
-/* Somebody who waits. */
+/* A request that waits. */
 struct asker {
-    struct inspection *inspection; /* NULL: nobody */
+    struct inspection *inspection; /* NULL: the place is free */
     tr_reply_handle reply;
 };
 
@@ -37,7 +30,7 @@ struct inspector {
     struct json_writer writer; /* of the walker's answer */
 };
 
-struct inspection *inspection_new(void)
+struct inspection *inspection_create(void)
 {
     struct inspection *inspection = base_calloc(sizeof *inspection);
 
@@ -56,10 +49,11 @@ void inspection_unref(struct inspection *inspection)
     base_free(inspection);
 }
 
-/* ---- who waits ------------------------------------------------------------------------------ */
+/* ---- requests that wait --------------------------------------------------------------------- */
 
 static void asker_answer(struct asker *asker, int status)
 {
+    tr_assert(asker->inspection != NULL);
     if (status == 0)
         status = asker->inspection->answer.failed;
     tr_reply_send(&asker->reply, status, NULL, 0);
@@ -76,7 +70,7 @@ static void asker_drop(struct asker *asker)
     asker->inspection = NULL;
 }
 
-static int submit(
+static int inspector_read(
     struct inspector *inspector, struct tr_context *ctx, struct sql_unit *unit, uint32_t tag)
 {
     int rc = unit == NULL
@@ -96,7 +90,7 @@ static struct sql_unit *page_unit(const struct inspection *inspection)
 
     if (unit == NULL)
         return NULL;
-    sql_unit_step(unit, inspection->convo.size == 0 ? &list_audit : &list_audit_of, SQL_ROWS_ANY);
+    sql_unit_step(unit, inspection->convo.size == 0 ? &audit_list : &audit_list_of, SQL_ROWS_ANY);
     sql_unit_int(unit, inspection->before_ms);
     sql_unit_text(unit, (struct span){ inspection->before_id, sizeof inspection->before_id });
     sql_unit_int(unit, (int64_t)inspection->limit + 1); /* one more, to know that there is more */
@@ -117,7 +111,7 @@ static void put_entry(struct json_writer *writer, const struct sql_unit *unit, u
     json_put_end(writer);
 }
 
-static void page_read(struct asker *asker, const struct sql_unit *unit)
+static void inspector_page_read(struct asker *asker, const struct sql_unit *unit)
 {
     struct json_writer writer = json_writer(&asker->inspection->answer);
     uint32_t count = sql_unit_rows(unit, 0);
@@ -175,7 +169,7 @@ static void end_walk(struct inspector *inspector, int status)
     json_put_end(writer);
     check_walk_end(&inspector->walk);
     if (status == 0 && inspector->found_count > 0)
-        LOG(LOG_ERROR, "delivery", "the checks found what should not be",
+        LOG(LOG_ERROR, "delivery", "The checks found violations.",
             LOG_INT("violations", (int64_t)inspector->found_count));
     asker_answer(&inspector->walker, status);
 }
@@ -186,7 +180,7 @@ static void walk_on(struct inspector *inspector, struct tr_context *ctx)
     int rc;
 
     if (tr_reply_is_cancelled(inspector->walker.reply)) {
-        end_walk(inspector, TR_ECANCELLED); /* nobody waits for the rest */
+        end_walk(inspector, TR_ECANCELLED); /* the request is gone */
         return;
     }
     rc = check_walk_next(&inspector->walk, &unit);
@@ -195,7 +189,7 @@ static void walk_on(struct inspector *inspector, struct tr_context *ctx)
         return;
     }
     if (rc == 0)
-        rc = submit(inspector, ctx, unit, TAG_WALK);
+        rc = inspector_read(inspector, ctx, unit, TAG_WALK);
     if (rc < 0)
         end_walk(inspector, rc);
 }
@@ -213,7 +207,7 @@ static void begin_walk(struct inspector *inspector, struct tr_context *ctx)
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-static int inspector_begin(void *self, struct tr_context *ctx)
+static int inspector_init(void *self, struct tr_context *ctx)
 {
     struct inspector *inspector = self;
 
@@ -244,13 +238,15 @@ static enum tr_next inspector_handle(void *self, struct tr_context *ctx, void *m
         inspection_unref(inspection);
         return TR_GO;
     }
+    tr_assert(!inspection->is_audit || inspection->limit <= INSPECTOR_PAGE_MAX);
     asker->inspection = inspection;
     asker->reply = tr_reply_take(ctx);
     if (!inspection->is_audit) {
         begin_walk(inspector, ctx);
         return TR_GO;
     }
-    rc = submit(inspector, ctx, page_unit(inspection), (uint32_t)(asker - inspector->pages));
+    rc =
+        inspector_read(inspector, ctx, page_unit(inspection), (uint32_t)(asker - inspector->pages));
     if (rc < 0)
         asker_answer(asker, rc);
     return TR_GO;
@@ -266,6 +262,7 @@ static enum tr_next inspector_event(
     unit = event->kind == TR_EVENT_REPLY ? sql_take(&inspector->sql, event) : NULL;
     if (unit == NULL)
         return TR_GO;
+    tr_assert(event->tag <= TAG_WALK);
     status = sql_unit_status(unit);
     if (event->tag == TAG_WALK && status == 0) {
         check_walk_take(&inspector->walk, unit);
@@ -275,7 +272,7 @@ static enum tr_next inspector_event(
     if (event->tag == TAG_WALK)
         end_walk(inspector, status);
     else if (status == 0)
-        page_read(&inspector->pages[event->tag], unit);
+        inspector_page_read(&inspector->pages[event->tag], unit);
     else
         asker_answer(&inspector->pages[event->tag], status);
     sql_unit_destroy(unit);
@@ -313,7 +310,7 @@ const struct tr_type inspector_type = {
     .name = "delivery_inspector",
     .message_size = sizeof(struct inspector_message),
     .state_size = sizeof(struct inspector),
-    .start = inspector_begin,
+    .start = inspector_init,
     .handle = inspector_handle,
     .event = inspector_event,
     .finish = inspector_finish,

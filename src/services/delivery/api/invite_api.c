@@ -10,7 +10,7 @@
 
 enum { HASH_SIZE = 32 };
 
-/* ---- what a joiner brings ------------------------------------------------------------------- */
+/* ---- secrets of a joiner - ------------------------------------------------------------------- */
 
 void invite_read_secret(struct api_body *body, struct act_invite *invite)
 {

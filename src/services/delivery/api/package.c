@@ -208,7 +208,7 @@ static struct span batch_keep(struct package_batch *batch, struct span bytes)
 struct package_batch *package_batch_create(
     struct call_run *run, uint32_t count, struct span device, struct span signature_key)
 {
-    /* Whatever is read was in the body, and a message about each is bounded. */
+    /* All bytes come from the body, and a message about each package is bounded. */
     size_t head = sizeof(struct package_batch) + count * sizeof(struct package_upload);
     size_t text = http_body(run->request).size + count * JSON_MESSAGE_BYTES + run->caller.size +
                   device.size + signature_key.size;
@@ -238,6 +238,7 @@ void package_batch_set(
     struct package_batch *batch, uint32_t index, const struct package_upload *upload)
 {
     tr_assert(index < batch->count);
+    tr_assert(batch->list[index].bytes.at == NULL);
     batch->list[index] = *upload;
     batch->list[index].bytes = batch_keep(batch, upload->bytes);
     batch->list[index].suite = batch_keep(batch, upload->suite);
@@ -285,6 +286,7 @@ bool package_batch_check(struct package_batch *batch, http_then_fn then)
 {
     struct http_request *request = batch->run->request;
 
+    tr_assert(batch->text <= batch->text_end);
     if (http_offload(request, batch_work, batch, package_batch_destroy, then) < 0) {
         package_batch_destroy(batch);
         http_respond_shed(request, 503, 1, "busy");

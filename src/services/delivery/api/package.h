@@ -21,26 +21,26 @@ enum {
 };
 
 struct package_upload {
-    /* as it came */
+    /* as the request has it */
     struct span bytes;
     struct span suite; /* its name; absent: whatever is inside */
     int64_t expires_s; /* 0: not said */
     bool is_last_resort;
-    /* what it is */
+    /* as the check found it */
     struct mls_key_package package;
     struct span device; /* into the package or the rule; "" if it has none */
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     size_t ref_size;
     int64_t not_after_s;
     uint32_t step; /* of its unit */
-    /* what became of it: label NULL is fine */
+    /* its error; label NULL: none */
     const char *label;
     const char *why;
     unsigned status;
 };
 
 struct package_rule {
-    struct span did;           /* whose they must be */
+    struct span did;           /* the owner they must have */
     struct span device;        /* that the request named; "" for none */
     struct span signature_key; /* they must carry it; absent: any */
     enum delivery_mode mode;

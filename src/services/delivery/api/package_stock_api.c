@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* package_stock_api.c: what an owner asks about its key packages, and how it deletes them. */
+/* package_stock_api.c: an owner counts, lists, deletes and synchronises its key packages. */
 #include <string.h>
 
 #include "services/delivery/api/calls.h"
@@ -8,7 +8,7 @@
 
 enum { HASHES_MAX = 1000, DAY_S = 86400 };
 
-/* ---- how many are left ---------------------------------------------------------------------- */
+/* ---- count ---------------------------------------------------------------------------------- */
 
 static void put_stats(
     struct json_writer *writer, const struct field *field, const struct field_source *source)
@@ -53,7 +53,7 @@ const struct call call_get_key_package_stats = {
         { "rotateLastResort", FIELD_BOOL, COLUMN(3, 1) }),
 };
 
-/* ---- what became of each -------------------------------------------------------------------- */
+/* ---- list ----------------------------------------------------------------------------------- */
 
 enum { STATUS_HASH, STATUS_DEVICE, STATUS_LIMIT, STATUS_CURSOR };
 static const char *const package_states[] = { "consumed", "expired", "leased", "available", NULL };
@@ -100,7 +100,7 @@ const struct call call_get_key_package_status = {
             { "cursor", FIELD_HEX, LAST_ROW(0, 0), OPTIONAL }),
 };
 
-/* ---- deleting ------------------------------------------------------------------------------- */
+/* ---- delete --------------------------------------------------------------------------------- */
 
 #define PARAM_HASHES(name, flags, least)                                                           \
     {                                                                                              \
@@ -152,7 +152,7 @@ const struct call call_delete_key_packages = {
     .fields = FIELDS({ "deleted", FIELD_INT, .from = FROM_CHANGED, .step = 0, .at = 1 }),
 };
 
-/* ---- what the device still has the keys of -------------------------------------------------- */
+/* ---- synchronise ---------------------------------------------------------------------------- */
 
 /* A package is stored as long as its device has the keys: one whose secrets are gone would lead to a
  * Welcome that nobody can read. The first unit reads what is stored; the second deletes the orphans,

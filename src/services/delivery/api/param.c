@@ -110,6 +110,7 @@ static void read_hex(struct param_reader *reader, const struct param *param, str
     unsigned char *bytes = (unsigned char *)(uintptr_t)text->at;
     size_t size;
 
+    tr_assert(param->max > 0 && param->min <= param->max);
     if (text->size < (size_t)param->min * 2 || text->size > (size_t)param->max * 2 ||
         crypto_hex_decode(*text, bytes, (size_t)param->max, &size) < 0) {
         if (param->min == param->max)
@@ -122,7 +123,7 @@ static void read_hex(struct param_reader *reader, const struct param *param, str
     *text = (struct span){ (const char *)bytes, size };
 }
 
-/* What a text stands for. */
+/* Read the value that a text stands for. */
 static void read_text(
     struct param_reader *reader, const struct param *param, struct param_value *value)
 {
@@ -154,6 +155,7 @@ static void read_query_int(
 {
     uint64_t number;
 
+    tr_assert(param->min >= 0 && param->min <= param->max);
     if (!span_u64(value->text, &number) || number > INT64_MAX)
         param_fail(reader, param, "must be a number from %lld to %lld", (long long)param->min,
             (long long)param->max);
@@ -196,7 +198,7 @@ static void read_query_value(
 }
 
 /* Ids are ASCII without spaces. */
-static bool is_id(struct span id)
+static bool is_list_id(struct span id)
 {
     for (size_t i = 0; i < id.size; i++)
         if (id.at[i] <= ' ' || id.at[i] >= 0x7f)
@@ -211,7 +213,7 @@ static const char *add_item(const struct param *param, struct param_value *value
 
     if (value->count == (uint32_t)param->max)
         return "has too many items";
-    if (item.size < size_min || item.size > DID_SIZE_MAX || !is_id(item))
+    if (item.size < size_min || item.size > DID_SIZE_MAX || !is_list_id(item))
         return param->type == PARAM_DIDS ? "must be DIDs" : "must be ids";
     for (uint32_t i = 0; i < value->count; i++)
         if (span_equal(value->items[i], item))
@@ -352,6 +354,7 @@ static void read_body_bytes(
 {
     const struct json *json = json_get(reader->expect.object, param->name);
 
+    tr_assert(param->max > 0);
     if (!delivery_get_bytes(json, (size_t)param->max, &value->text))
         param_fail(reader, param, "must be base64 of at most %lld bytes", (long long)param->max);
     else if (value->text.size == 0)

@@ -68,7 +68,7 @@ struct param_value {
     };
 };
 
-/* What a table is read from. */
+/* One request that a table is read from. */
 struct param_reader {
     struct http_request *request;
     int64_t now_ms;

@@ -84,7 +84,7 @@ static const struct http_route routes[] = {
     XRPC(HTTP_POST, "reportInvalidCommit", api_report_invalid_commit, API_SMALL),
     XRPC(HTTP_POST, "resetGroup", api_reset_group, API_SMALL),
     XRPC_CALL(HTTP_GET, "getReceipts", call_get_receipts, 0),
-    /* With a token, or with a ticket in the query: the handler looks at that one. */
+    /* With a token, or with a ticket in the query, which the handler checks. */
     {
         .method = HTTP_GET,
         .path = "/xrpc/" XRPC_PREFIX "subscribeConvoEvents",
@@ -95,7 +95,7 @@ static const struct http_route routes[] = {
         .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX "subscribeConvoEvents",
             .anonymous = true },
     },
-    /* What it was called before there were WebSockets. */
+    /* The name of the call before there were WebSockets. */
     {
         .method = HTTP_GET,
         .path = "/xrpc/" XRPC_PREFIX "streamConvoEvents",

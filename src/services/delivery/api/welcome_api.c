@@ -61,7 +61,7 @@ const struct call call_get_pending_welcomes = {
 
 /* ---- confirm -------------------------------------------------------------------------------- */
 
-/* CONFIRM_STATE is behind the last parameter: what the Welcome becomes. */
+/* CONFIRM_STATE, the new state, is behind the last parameter. */
 enum { CONFIRM_CONVO, CONFIRM_SUCCESS, CONFIRM_WHY, CONFIRM_DEVICE, CONFIRM_STATE = 5 };
 
 static bool check_confirm(struct call_run *run)
@@ -151,7 +151,7 @@ const struct call call_reissue_welcome = {
         { "requestId", FIELD_TEXT, COLUMN(2, 0) }, { "activeMembers", FIELD_INT, COLUMN(3, 0) }),
 };
 
-/* ---- validate: what a committer asks before it commits -------------------------------------- */
+/* ---- validate: a committer asks before it commits ------------------------------------------- */
 
 enum { VALIDATE_REFS_MAX = 100, VALIDATE_LEASE_S = 300 };
 /* The references that the Welcome names are behind the last parameter. */

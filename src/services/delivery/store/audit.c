@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 #define INTO "INSERT INTO audit (id, actor, action, convo, target, created_ms)"
 const struct sql_statement audit_put = { .text = INTO " VALUES ($1, $2, $3, $4, $5, $6)" };
 const struct sql_statement audit_put_invite = {
@@ -12,6 +14,12 @@ const struct sql_statement audit_put_invite = {
 const struct sql_statement audit_put_report = {
     .text = INTO " SELECT $1, $2, $3, convo, target, $5 FROM reports WHERE id = $4",
 };
+
+#define ENTRIES "SELECT id, actor, action, convo, target, created_ms FROM audit WHERE "
+#define OLDER                                                                                      \
+    "created_ms <= $1 AND (created_ms < $1 OR id < $2) ORDER BY created_ms DESC, id DESC LIMIT $3"
+const struct sql_statement audit_list = { .text = ENTRIES OLDER };
+const struct sql_statement audit_list_of = { .text = ENTRIES "convo = $4 AND " OLDER };
 
 void audit_new_id(const struct delivery *delivery, char ret_id[AUDIT_ID_SIZE])
 {
@@ -23,7 +31,7 @@ void audit_new_id(const struct delivery *delivery, char ret_id[AUDIT_ID_SIZE])
     memcpy(ret_id, text, AUDIT_ID_SIZE);
 }
 
-static void may_text(struct sql_unit *unit, struct span text)
+static void bind_optional(struct sql_unit *unit, struct span text)
 {
     if (text.at == NULL)
         sql_unit_null(unit);
@@ -34,27 +42,17 @@ static void may_text(struct sql_unit *unit, struct span text)
 void audit_add(
     const struct delivery *delivery, struct sql_unit *unit, const struct audit_entry *entry)
 {
-    bool is_report = entry->report.at != NULL;
-    struct span where = entry->convo;
     char id[AUDIT_ID_SIZE];
 
     if (unit == NULL)
         return;
-    if (is_report)
-        where = entry->report;
-    else if (entry->invite.at != NULL)
-        where = entry->invite;
+    tr_assert(entry->actor.size > 0 && entry->action != NULL);
     audit_new_id(delivery, id);
-    sql_unit_step(unit,
-        is_report                  ? &audit_put_report
-        : entry->invite.at != NULL ? &audit_put_invite
-                                   : &audit_put,
-        1);
+    sql_unit_step(unit, &audit_put, 1);
     sql_unit_text(unit, (struct span){ id, sizeof id });
     sql_unit_text(unit, entry->actor);
     sql_unit_text(unit, span_of(entry->action));
-    may_text(unit, where);
-    if (!is_report) /* which knows whom it is about */
-        may_text(unit, entry->target);
+    bind_optional(unit, entry->convo);
+    bind_optional(unit, entry->target);
     sql_unit_int(unit, entry->now_ms);
 }

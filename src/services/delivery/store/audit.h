@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* audit.h: who did what to whom, when and where. A row is written by the unit that does it, so it
- * is there exactly if it was done. Never what was said: no payloads, no reasons. */
+/* audit.h: the audit log: actor, action, conversation, target and time. The unit that does something
+ * writes its row, so the row is there exactly if it was done. A row has no payload and no reason. */
 #ifndef SERVICES_DELIVERY_STORE_AUDIT_H
 #define SERVICES_DELIVERY_STORE_AUDIT_H
 
@@ -11,22 +11,23 @@ enum { AUDIT_ID_SIZE = 32 };
 struct audit_entry {
     struct span actor;
     const char *action;
-    /* Where: at most one of these. */
-    struct span convo;
-    struct span invite; /* that of the invite */
-    struct span report; /* that of the report */
-    struct span target; /* absent: nobody in particular */
+    struct span convo;  /* absent: none */
+    struct span target; /* absent: none */
     int64_t now_ms;
 };
-/* Statements that write one. Values: id, actor, action, where, target (not of a report), now_ms. The
- * place is a conversation, or the invite or report that it is found by. */
+/* Statements that write one. Values: id, actor, action, conversation, target, now_ms. The invite or
+ * report is the id that the conversation is found by; a report has its own target. */
 extern const struct sql_statement audit_put;
 extern const struct sql_statement audit_put_invite;
 extern const struct sql_statement audit_put_report;
+/* Columns: id, actor, action, convo, target, created_ms; newest first, older than ($1, $2). */
+extern const struct sql_statement audit_list;
+extern const struct sql_statement audit_list_of; /* of the conversation $4 */
+/* Add a step that writes an entry. */
 void audit_add(
     const struct delivery *delivery, struct sql_unit *unit, const struct audit_entry *entry);
 
-/* A name for something new: 128 random bits in hex. */
+/* Make an id: 128 random bits in hex. */
 void audit_new_id(const struct delivery *delivery, char ret_id[AUDIT_ID_SIZE]);
 
 #endif

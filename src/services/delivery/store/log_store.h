@@ -38,8 +38,8 @@ extern const struct sql_statement log_list_commits;
  * time without the sender, those of them that have read it. */
 extern const struct sql_statement log_find_status;
 
-/* What $1 has not read: messages of others behind its cursor, or 1 for a conversation that it has
- * marked. Columns: convo, count; of one conversation of $2: count. */
+/* Count the unread messages of $1: those of others behind its cursor, or 1 for a conversation that it
+ * has marked. Columns: convo, count; of one conversation of $2: count. */
 extern const struct sql_statement log_count_unread;
 extern const struct sql_statement log_count_unread_in;
 

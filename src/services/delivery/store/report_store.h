@@ -21,7 +21,7 @@ extern const struct sql_statement report_resolve;
 
 /* Create one unless the member has $8 warnings that have not expired. */
 extern const struct sql_statement warning_put;
-/* What $2 may see: its own warnings, and all of them as an admin or moderator. Columns: id, target,
+/* List the warnings that $2 may see: its own, or all of them as an admin or moderator. Columns: id, target,
  * warned_by, reason, created_ms, expires_ms. */
 extern const struct sql_statement warning_list;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* role_store.h: who the caller is in a conversation, as the first steps of a unit. Each step fails
+/* role_store.h: checks of the caller's role in a conversation, as the first steps of a unit. Each step fails
  * the unit: the conversation exists, the caller is a member, the member's role is enough. */
 #ifndef SERVICES_DELIVERY_STORE_ROLE_STORE_H
 #define SERVICES_DELIVERY_STORE_ROLE_STORE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c: the program `troupe`: the table of its commands, the table of its services, and what to
- * say when the command line is wrong. */
+/* main.c: the program `troupe`: the tables of its commands, services, checks and imports, and the
+ * messages for a wrong command line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@
 #define TROUPE_VERSION "unknown"
 #endif
 
-/* What `troupe serve` serves. */
+/* The services that `troupe serve` runs. */
 const struct service *const server_services[] = {
     &delivery_service,
     &packs_service,
@@ -28,7 +28,7 @@ const struct service *const server_services[] = {
     NULL,
 };
 
-/* What `troupe check` can look through. */
+/* The checks of `troupe check`. */
 const struct cli_check cli_checks[] = {
     { .name = "delivery", .run = delivery_check },
     { .name = "packs", .run_in = packs_check },
@@ -48,7 +48,7 @@ static int import_catbird(const struct cli_import_task *task, char *why, size_t 
         why, why_size);
 }
 
-/* What `troupe import` can import. */
+/* The sources of `troupe import`. */
 const struct cli_import cli_imports[] = {
     { "catbird", import_catbird },
     { NULL, NULL },
@@ -74,29 +74,30 @@ static const struct cli_command *const commands[] = {
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
-static void usage(FILE *out)
+static void main_usage(FILE *out)
 {
     fprintf(out, "usage: troupe COMMAND [ARGUMENT...]\n\nActors for C, and a server built on them. "
                  "The commands:\n\n");
     for (size_t i = 0; i < COMMANDS; i++)
         fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "  %-10s %s\n", "help", "show this, or the help of a command");
+    fprintf(out, "  %-10s %s\n", "help", "show this text, or the help of a command");
     fputs("\n"
-          "  -h, --help     show this\n"
+          "  -h, --help     show this text\n"
           "  --version      show the version\n"
           "\n"
           "Examples:\n"
           "\n"
-          "  troupe serve --dev     a server on this machine, and a first request to copy\n"
+          "  troupe serve --dev     start a server on this machine; it prints a first request to "
+          "copy\n"
           "  troupe packs push core.zip --name core --version 1.0.0\n"
-          "                         put a file on it, signed, for others to fetch\n"
-          "  troupe tour            a walk through running actors, in a few seconds\n"
-          "  troupe tour --step     the same, step by step\n"
-          "  troupe help tour       what the tour can do\n",
+          "                         sign a file and publish it on that server\n"
+          "  troupe tour            walk through running actors, in a few seconds\n"
+          "  troupe tour --step     wait for Enter after each step\n"
+          "  troupe help tour       show the options of the tour\n",
         out);
 }
 
-static const struct cli_command *find(const char *name)
+static const struct cli_command *find_command(const char *name)
 {
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(commands[i]->name, name) == 0)
@@ -104,23 +105,23 @@ static const struct cli_command *find(const char *name)
     return NULL;
 }
 
-static int wrong(const char *problem, const char *what)
+static int main_wrong(const char *problem, const char *what)
 {
-    fprintf(stderr, "troupe: %s '%s'\nRun `troupe --help` to see what there is.\n", problem, what);
+    fprintf(stderr, "troupe: %s '%s'.\nRun `troupe --help` for the commands.\n", problem, what);
     return CLI_USAGE;
 }
 
-static int help(int argc, char **argv)
+static int main_help(int argc, char **argv)
 {
     const struct cli_command *command;
 
     if (argc == 0) {
-        usage(stdout);
+        main_usage(stdout);
         return CLI_OK;
     }
-    command = find(argv[0]);
+    command = find_command(argv[0]);
     if (command == NULL)
-        return wrong("there is no command", argv[0]);
+        return main_wrong("There is no command", argv[0]);
     cli_help(command);
     return CLI_OK;
 }
@@ -129,21 +130,21 @@ int main(int argc, char **argv)
 {
     const struct cli_command *command;
 
-    direct_register(); /* before the flags are read from their file */
+    direct_register(); /* before flags_open reads the stored values */
     if (argc < 2) {
-        usage(stderr);
+        main_usage(stderr);
         return CLI_USAGE;
     }
     if (cli_is_help(argv[1]) || strcmp(argv[1], "help") == 0)
-        return help(argc - 2, argv + 2);
+        return main_help(argc - 2, argv + 2);
     if (strcmp(argv[1], "--version") == 0) {
         printf("troupe %s\n", TROUPE_VERSION);
         return CLI_OK;
     }
     if (argv[1][0] == '-')
-        return wrong("there is no option", argv[1]);
-    command = find(argv[1]);
+        return main_wrong("There is no option", argv[1]);
+    command = find_command(argv[1]);
     if (command == NULL)
-        return wrong("there is no command", argv[1]);
+        return main_wrong("There is no command", argv[1]);
     return command->run(command, argc - 1, argv + 1);
 }

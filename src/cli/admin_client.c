@@ -10,7 +10,7 @@
 
 enum { TIMEOUT_S = 10, ANSWER_BYTES_MAX = 16 * 1024 * 1024, PATH_SIZE = 1024, LINE_SIZE = 512 };
 
-/* One line that the server wrote; see serve.c. errno says why there is none. */
+/* Read the line that server_write_address wrote. False: errno has the reason. */
 static bool read_address(const char *data_path, char *address, size_t size)
 {
     char path[PATH_SIZE];
@@ -33,13 +33,13 @@ static void complain_data(const struct cli_command *command, const char *data_pa
 {
     if (error == EACCES || error == EPERM)
         fprintf(stderr,
-            "troupe %s: %s cannot be read: %s\n"
-            "Run it as the server's user, or say where the server is: --admin ADDR.\n",
+            "troupe %s: %s cannot be read: %s.\n"
+            "Run the command as the server's user, or name the server with --admin ADDR.\n",
             command->name, data_path, strerror(error));
     else
         fprintf(stderr,
-            "troupe %s: no server runs with the data in %s\n"
-            "Start one with `troupe serve --data %s`, or say where it is: --admin ADDR.\n",
+            "troupe %s: No server runs with the data in %s.\n"
+            "Start one with `troupe serve --data %s`, or name the server with --admin ADDR.\n",
             command->name, data_path, data_path);
 }
 
@@ -55,7 +55,7 @@ int admin_client_init(
     if (client->config.values[CONFIG_ADMIN_LISTEN].origin != CONFIG_FLAG) {
         if (read_address(data_path, client->address, sizeof client->address))
             return 0;
-        /* Who names a directory means the server of that one, not whichever has the usual port. */
+        /* --data names one server: do not fall back to another one on the default port. */
         if (client->config.values[CONFIG_SERVER_DATA].origin == CONFIG_FLAG) {
             complain_data(command, data_path, errno);
             config_fini(&client->config);
@@ -67,12 +67,12 @@ int admin_client_init(
     return 0;
 }
 
-void admin_client_finish(struct admin_client *client)
+void admin_client_fini(struct admin_client *client)
 {
     config_fini(&client->config);
 }
 
-static size_t on_body(char *bytes, size_t size, size_t count, void *data)
+static size_t on_admin_body(char *bytes, size_t size, size_t count, void *data)
 {
     return buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
 }
@@ -98,13 +98,13 @@ bool admin_client_token(
     if (load_token(client, ret_token, why, sizeof why) == 0)
         return true;
     fprintf(stderr,
-        "troupe %s: this needs the admin token: %s\n"
-        "Say where it is: --data DIR of the server, or --set admin.token_file=FILE.\n",
+        "troupe %s: The command needs the admin token. %s\n"
+        "Name its place with --data DIR of the server, or --set admin.token_file=FILE.\n",
         command->name, why);
     return false;
 }
 
-/* Authorization: Bearer TOKEN; false if there is no token, and said so. */
+/* Add "Authorization: Bearer TOKEN". False: the token is needed and missing; stderr has the reason. */
 static bool add_token(struct admin_client *client, const struct cli_command *command,
     bool is_needed, struct curl_slist **headers)
 {
@@ -133,21 +133,22 @@ static void set_target(CURL *curl, const char *address, const char *path)
     curl_easy_setopt(curl, CURLOPT_URL, url);
 }
 
-/* {"error":"Label","message":"..."}, or what else it said. */
-static void complain(const struct cli_command *command, long status, const struct buffer *body)
+/* Print the answer's "message", or its body. */
+static void admin_client_complain(
+    const struct cli_command *command, long status, const struct buffer *body)
 {
     struct json_doc doc = { 0 };
     struct span message = { body->bytes, body->size };
 
     if (json_parse_copy(&doc, message, 0) == 0)
         (void)json_string(json_get(json_root(&doc), "message"), &message);
-    fprintf(stderr, "troupe %s: the server answered %ld: %.*s\n", command->name, status,
+    fprintf(stderr, "troupe %s: The server answered %ld: %.*s\n", command->name, status,
         (int)message.size, message.size == 0 ? "" : message.at);
     json_doc_free(&doc);
 }
 
-static long perform(struct admin_client *client, const struct cli_command *command, CURL *curl,
-    bool is_post, struct buffer *body)
+static long admin_client_perform(struct admin_client *client, const struct cli_command *command,
+    CURL *curl, bool is_post, struct buffer *body)
 {
     struct curl_slist *headers = NULL;
     CURLcode code = CURLE_OUT_OF_MEMORY;
@@ -156,11 +157,11 @@ static long perform(struct admin_client *client, const struct cli_command *comma
     if (!add_token(client, command, is_post, &headers))
         return 0;
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(curl, CURLOPT_NOPROXY, "*"); /* the token is for nobody else */
+    curl_easy_setopt(curl, CURLOPT_NOPROXY, "*"); /* no proxy may see the token */
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http");
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_admin_body);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, body);
     if (is_post) {
         curl_easy_setopt(curl, CURLOPT_POST, 1L);
@@ -171,8 +172,8 @@ static long perform(struct admin_client *client, const struct cli_command *comma
     curl_slist_free_all(headers);
     if (code != CURLE_OK) {
         fprintf(stderr,
-            "troupe %s: no server answers on %s: %s\n"
-            "Is it running? Say where: --admin ADDR, or --data DIR of the server.\n",
+            "troupe %s: No server answers on %s: %s.\n"
+            "Start the server, or name it with --admin ADDR or --data DIR.\n",
             command->name, client->address, curl_easy_strerror(code));
         return 0;
     }
@@ -192,15 +193,17 @@ long admin_client_ask(struct admin_client *client, const struct cli_command *com
     }
     body->size_max = ANSWER_BYTES_MAX;
     set_target(curl, client->address, path);
-    status = perform(client, command, curl, is_post, body);
+    status = admin_client_perform(client, command, curl, is_post, body);
     curl_easy_cleanup(curl);
     if (status != 0 && (status < 200 || status > 299))
-        complain(command, status, body);
+        admin_client_complain(command, status, body);
     return status;
 }
 
 int admin_client_not_json(const struct cli_command *command)
 {
-    fprintf(stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
+    fprintf(stderr,
+        "troupe %s: The answer is not JSON; check that the address is a troupe server.\n",
+        command->name);
     return CLI_FAILED;
 }

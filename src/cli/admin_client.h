@@ -12,22 +12,22 @@ struct admin_client {
     char address[256]; /* HOST:PORT or unix:PATH */
 };
 
-/* Where the server is: --admin, else the address that it left in its data directory, else
- * admin.listen. What is wrong goes to stderr. */
+/* Load the settings and find the server: by --admin, else by admin.address in its data directory, else
+ * by admin.listen. Prints errors to stderr. */
 int admin_client_init(
     struct admin_client *client, const struct cli_command *command, const struct options *options);
-void admin_client_finish(struct admin_client *client);
+void admin_client_fini(struct admin_client *client);
 
-/* The admin token; false if it cannot be read, and it is said why. */
+/* Read the admin token. False: the reason is on stderr. */
 bool admin_client_token(
     struct admin_client *client, const struct cli_command *command, struct secret *ret_token);
 
-/* GET, or POST with the admin token. The answer's body is appended. Returns its status, or 0 when
- * nobody answers; then, and for every status but 2xx, what is wrong was said on stderr. */
+/* Send a GET, or a POST with the admin token, and append the answer's body. Returns the status, 0
+ * without an answer. Prints an error to stderr unless the status is 2xx. */
 long admin_client_ask(struct admin_client *client, const struct cli_command *command, bool is_post,
     const char *path, struct buffer *body);
 
-/* Say on stderr that the answer is not JSON. Returns CLI_FAILED. */
+/* Print to stderr that the answer is not JSON. Returns CLI_FAILED. */
 int admin_client_not_json(const struct cli_command *command);
 
 #endif

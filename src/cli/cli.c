@@ -15,9 +15,9 @@ void cli_help(const struct cli_command *command)
 
 int cli_wrong(const struct cli_command *command, const char *problem, const char *what)
 {
-    fprintf(stderr, "troupe %s: %s%s%s%s\n", command->name, problem, what != NULL ? " '" : "",
+    fprintf(stderr, "troupe %s: %s%s%s%s.\n", command->name, problem, what != NULL ? " '" : "",
         what != NULL ? what : "", what != NULL ? "'" : "");
-    fprintf(stderr, "Run `troupe %s --help` to see what there is.\n", command->name);
+    fprintf(stderr, "Run `troupe %s --help` for the options.\n", command->name);
     return CLI_USAGE;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli.h: the subcommands of `troupe`, and what they print with. A new one is a file cmd_<name>.c, a
- * line here and a row in the table of main.c. */
+/* cli.h: the subcommands of `troupe` and their output helpers. A new command is a file cmd_<name>.c,
+ * a line here and a row in the table of main.c. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -34,16 +34,19 @@ extern const struct cli_command cmd_packs;
 extern const struct cli_command cmd_dev_token;
 extern const struct cli_command cmd_tour;
 
-/* Usage, summary and help of one command, to stdout. */
+/* Print usage, summary and help of a command to stdout. */
 void cli_help(const struct cli_command *command);
 
-/* "troupe NAME: what is wrong" and what to do, to stderr. Returns CLI_USAGE. `what` may be NULL. */
+/* Print "troupe NAME: PROBLEM 'WHAT'." and a pointer to the help to stderr. `problem` has a capital and
+ * no full stop; `what` may be NULL. Returns CLI_USAGE. */
 int cli_wrong(const struct cli_command *command, const char *problem, const char *what);
 
-bool cli_is_help(const char *argument); /* -h or --help */
+/* True for -h and --help. */
+bool cli_is_help(const char *argument);
 
-/* Colours are for terminals, and for those who did not set NO_COLOR. */
+/* True if stdout is a terminal and NO_COLOR is not set. */
 bool cli_has_color(void);
+/* The escape sequences, or "" without colours. */
 const char *cli_bold(void);
 const char *cli_dim(void);
 const char *cli_plain(void);

@@ -9,7 +9,7 @@
 
 enum { DEPTH_MAX = 16, ACTORS_MAX = 1024 };
 
-static int64_t number_of(const struct json *actor, const char *key)
+static int64_t actor_number(const struct json *actor, const char *key)
 {
     int64_t value = 0;
 
@@ -17,7 +17,7 @@ static int64_t number_of(const struct json *actor, const char *key)
     return value;
 }
 
-static struct span text_of(const struct json *actor, const char *key)
+static struct span actor_text(const struct json *actor, const char *key)
 {
     struct span text = { "", 0 };
 
@@ -27,12 +27,12 @@ static struct span text_of(const struct json *actor, const char *key)
 
 static void print_actor(const struct json *actor, int depth)
 {
-    struct span name = text_of(actor, "name"), doing = text_of(actor, "doing");
-    long long restarts = number_of(actor, "restarts");
+    struct span name = actor_text(actor, "name"), doing = actor_text(actor, "doing");
+    long long restarts = actor_number(actor, "restarts");
 
     printf("%*s%-*.*s %-8.*s %10lld handled %6lld queued", 2 * depth, "", 32 - 2 * depth,
-        (int)name.size, name.at, (int)doing.size, doing.at, (long long)number_of(actor, "handled"),
-        (long long)number_of(actor, "queued"));
+        (int)name.size, name.at, (int)doing.size, doing.at,
+        (long long)actor_number(actor, "handled"), (long long)actor_number(actor, "queued"));
     if (restarts > 0)
         printf("  %lld restart%s", restarts, restarts == 1 ? "" : "s");
     printf("\n");
@@ -40,8 +40,8 @@ static void print_actor(const struct json *actor, int depth)
 
 static int compare_names(const void *a, const void *b)
 {
-    struct span x = text_of(*(const struct json *const *)a, "name");
-    struct span y = text_of(*(const struct json *const *)b, "name");
+    struct span x = actor_text(*(const struct json *const *)a, "name");
+    struct span y = actor_text(*(const struct json *const *)b, "name");
     int order = memcmp(x.at, y.at, x.size < y.size ? x.size : y.size);
 
     return order != 0 ? order : (x.size > y.size) - (x.size < y.size);
@@ -67,14 +67,14 @@ static void print_branch(const struct actors *actors, int64_t supervisor, int de
     if (depth > DEPTH_MAX)
         return;
     for (size_t i = 0; i < actors->count; i++) {
-        if (number_of(actors->list[i], "supervisor") != supervisor)
+        if (actor_number(actors->list[i], "supervisor") != supervisor)
             continue;
         print_actor(actors->list[i], depth);
-        print_branch(actors, number_of(actors->list[i], "id"), depth + 1);
+        print_branch(actors, actor_number(actors->list[i], "id"), depth + 1);
     }
 }
 
-static void print_list(const struct actors *actors)
+static void print_actors(const struct actors *actors)
 {
     for (size_t i = 0; i < actors->count; i++)
         print_actor(actors->list[i], 0);
@@ -98,9 +98,9 @@ static int actors_print(
         if (form == ACTORS_TREE)
             print_branch(&actors, 0, 0);
         else
-            print_list(&actors);
+            print_actors(&actors);
         printf("\n%lld more: conversations, users, connections and work under way.\n",
-            (long long)number_of(json_root(&doc), "others"));
+            (long long)actor_number(json_root(&doc), "others"));
     }
     json_doc_free(&doc);
     return rc;
@@ -125,7 +125,7 @@ static int actors_run(const struct cli_command *command, int argc, char **argv)
                 is_json   ? ACTORS_JSON
                 : is_tree ? ACTORS_TREE
                           : ACTORS_LIST);
-        admin_client_finish(&client);
+        admin_client_fini(&client);
     }
     buffer_free(&body);
     options_free(&options);

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_check.c: `troupe check`: is what a service has stored consistent? Opens the database by
- * itself, applies no migration and only reads. */
-#include <limits.h>
+/* cmd_check.c: `troupe check`: check that the stored data of a service is consistent. The command
+ * opens the database itself, applies no migration and only reads. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/alloc.h"
 #include "cli/check.h"
 #include "cli/options.h"
 #include "json/json_write.h"
@@ -22,7 +19,7 @@ struct report {
     uint64_t told;
 };
 
-static void on_violation(void *data, const char *check, struct span subject, const char *text)
+static void on_check_violation(void *data, const char *check, struct span subject, const char *text)
 {
     struct report *report = data;
 
@@ -40,54 +37,26 @@ static void on_violation(void *data, const char *check, struct span subject, con
 
 /* ---- the database --------------------------------------------------------------------------- */
 
-/* SQLite would make a file that is not there, and then find it in order. */
-static bool is_there(const char *url, char *why, size_t why_size)
-{
-    const char *path = strncmp(url, "sqlite:", 7) == 0 ? url + 7 : NULL;
-
-    if (path == NULL || access(path, R_OK) == 0)
-        return true;
-    (void)snprintf(why, why_size, "there is no database at %s: name it with --db or --data", path);
-    return false;
-}
-
-static int open_database(struct tr_system *system, const struct config *config, char *why,
+static int open_to_check(struct tr_system *system, const struct store *store, char *why,
     size_t why_size, struct sql **ret_sql)
 {
-    const char *given = config_text(config, CONFIG_SQL_URL);
-    struct sql_migration *migrations = NULL;
-    char url[PATH_MAX + 32];
-    size_t count;
-    int rc;
+    struct sql_options options = store_options(store, false);
+    int rc = store_must_be_there(store, why, why_size);
 
-    (void)snprintf(url, sizeof url, "sqlite:%s/troupe.db", config_text(config, CONFIG_SERVER_DATA));
-    if (given[0] == '\0')
-        given = url;
-    if (!is_there(given, why, why_size))
-        return TR_ENOENT;
-    rc = store_merge(why, why_size, &migrations, &count);
-    if (rc == 0)
-        rc = sql_open(system,
-            &(struct sql_options){ .url = given,
-                .migrations = migrations,
-                .migration_count = count,
-                .no_migrate = true,
-                .writers = 1,
-                .readers = 1 },
-            why, why_size, ret_sql);
-    base_free(migrations);
-    return rc;
+    options.no_migrate = true;
+    options.writers = options.readers = 1;
+    return rc < 0 ? rc : sql_open(system, &options, why, why_size, ret_sql);
 }
 
-/* How to look at it although a server runs. Only SQLite has one owner here: PostgreSQL is read. */
-static void say_backup(const struct cli_check *check, const struct config *config)
+/* Explain how to check the data while the server runs. Only SQLite needs it: a file has one owner. */
+static void print_backup_hint(const struct cli_check *check, const struct config *config)
 {
     const char *given = config_text(config, CONFIG_SQL_URL);
     const char *data_path = config_text(config, CONFIG_SERVER_DATA);
     bool is_ours = given[0] == '\0';
 
     fprintf(stderr,
-        "To leave the server running, check a backup: troupe backup copy.db %s %s; troupe check %s "
+        "To keep the server running, check a backup: troupe backup copy.db %s %s; troupe check %s "
         "--db sqlite:copy.db%s%s\n",
         is_ours ? "--data" : "--db", is_ours ? data_path : given, check->name,
         check->run_in == NULL ? "" : " --data ", check->run_in == NULL ? "" : data_path);
@@ -95,7 +64,7 @@ static void say_backup(const struct cli_check *check, const struct config *confi
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-static void print_json(struct report *report, const char *name, uint64_t count)
+static void check_print_json(struct report *report, const char *name, uint64_t count)
 {
     json_put_end(&report->writer);
     json_put_text(&report->writer, "checked", name);
@@ -106,7 +75,7 @@ static void print_json(struct report *report, const char *name, uint64_t count)
         printf("%.*s\n", (int)report->json.size, report->json.bytes);
 }
 
-static void print_text(const struct report *report, const char *name, uint64_t count)
+static void check_print_text(const struct report *report, const char *name, uint64_t count)
 {
     if (report->told > SHOWN_MAX)
         printf(
@@ -122,34 +91,37 @@ static int run_check(const struct cli_check *check, const struct config *config,
     struct report report = { .is_json = is_json };
     struct tr_system *system = NULL;
     struct sql *sql = NULL;
+    struct store store;
     char why[SERVER_WHY_SIZE] = "";
     uint64_t count = 0;
-    int rc;
+    int rc = store_find(&store, config, why, sizeof why);
 
-    rc = tr_system_create(
-        &(struct tr_system_options){ .workers = 1, .blocking_threads = 3, .quiet = true }, &system);
     if (rc == 0)
-        rc = open_database(system, config, why, sizeof why, &sql);
+        rc = tr_system_create(
+            &(struct tr_system_options){ .workers = 1, .blocking_threads = 3, .quiet = true },
+            &system);
+    if (rc == 0)
+        rc = open_to_check(system, &store, why, sizeof why, &sql);
     if (rc == 0) {
         report.writer = json_writer(&report.json);
         json_put_object(&report.writer, NULL);
         json_put_array(&report.writer, "violations");
-        rc = check->run != NULL ? check->run(sql, on_violation, &report, &count)
+        rc = check->run != NULL ? check->run(sql, on_check_violation, &report, &count)
                                 : check->run_in(sql, config_text(config, CONFIG_SERVER_DATA),
-                                      on_violation, &report, &count);
+                                      on_check_violation, &report, &count);
     }
-    /* The database has codes of its own: these are of the files. */
+    /* TR_EACCES and TR_EIO come from files: the database has its own codes. */
     if (check->run_in != NULL && why[0] == '\0' && (rc == TR_EACCES || rc == TR_EIO))
-        (void)snprintf(why, sizeof why, "a folder of %s in %s cannot be read", check->name,
+        (void)snprintf(why, sizeof why, "The directory of %s in %s cannot be read.", check->name,
             config_text(config, CONFIG_SERVER_DATA));
     if (rc < 0) {
         fprintf(stderr, "troupe check: %s\n", why[0] != '\0' ? why : sql_error_text(rc));
         if (rc == SQL_ELOCKED)
-            say_backup(check, config);
+            print_backup_hint(check, config);
     } else if (is_json)
-        print_json(&report, check->name, count);
+        check_print_json(&report, check->name, count);
     else
-        print_text(&report, check->name, count);
+        check_print_text(&report, check->name, count);
     if (rc == 0 && report.json.failed != 0)
         rc = report.json.failed;
     buffer_free(&report.json);
@@ -159,12 +131,13 @@ static int run_check(const struct cli_check *check, const struct config *config,
         (void)tr_system_join(system, TR_SECONDS(10));
         tr_system_destroy(&system);
     }
+    store_leave(&store);
     if (rc < 0 || fflush(stdout) != 0)
         return CHECK_IMPOSSIBLE;
     return count == 0 ? CHECK_SOUND : CHECK_DAMAGED;
 }
 
-static const struct cli_check *find(const char *name)
+static const struct cli_check *check_find(const char *name)
 {
     for (const struct cli_check *check = cli_checks; check != NULL && check->name != NULL; check++)
         if (strcmp(check->name, name) == 0)
@@ -172,7 +145,7 @@ static const struct cli_check *find(const char *name)
     return NULL;
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int check_run(const struct cli_command *command, int argc, char **argv)
 {
     bool is_json = false;
     const struct options_switch table[] = { { "--json", &is_json }, { NULL, NULL } };
@@ -184,11 +157,11 @@ static int run(const struct cli_command *command, int argc, char **argv)
     rc = options_parse(command, argc, argv, table, 1, &options);
     if (rc != OPTIONS_GO_ON)
         return rc;
-    check = options.word_count == 0 ? NULL : find(options.words[0]);
+    check = options.word_count == 0 ? NULL : check_find(options.words[0]);
     if (options.word_count == 0) {
-        rc = cli_wrong(command, "say what to check, as in `troupe check delivery`", NULL);
+        rc = cli_wrong(command, "Name the service to check, as in `troupe check delivery`", NULL);
     } else if (check == NULL) {
-        rc = cli_wrong(command, "cannot check", options.words[0]);
+        rc = cli_wrong(command, "There is no check of", options.words[0]);
     } else if (options_load(command, &options, &config) != 0) {
         rc = CHECK_IMPOSSIBLE;
     } else {
@@ -202,29 +175,29 @@ static int run(const struct cli_command *command, int argc, char **argv)
 const struct cli_command cmd_check = {
     .name = "check",
     .arguments = "delivery|packs [OPTION...]",
-    .summary = "check that what a service has stored is consistent",
+    .summary = "check that the stored data of a service is consistent",
     .help =
         "  delivery       epoch: each conversation is at the epoch its newest commit leads to\n"
         "                 commits: there is one commit per epoch, and none is missing\n"
         "                 seq: sequence numbers have no hole\n"
-        "                 unread: who left has nothing unread, others a mark or none\n"
+        "                 unread: a member has at most one mark, a former member none\n"
         "                 receipts: the hash chain of the commits is unbroken\n"
         "  packs          active: a published pack has one active version, any other none\n"
         "                 rows: each version has its object in the data directory\n"
-        "                 content: of its size, with its digest (reads every byte)\n"
-        "                 objects: each object is some version's or upload's\n"
-        "                 incoming: each file there is some upload's, each upload has one\n"
-        "                 releases: what is published is pinned to what its versions are\n"
+        "                 content: each object has its size and digest (reads every byte)\n"
+        "                 objects: each object belongs to a version or an upload\n"
+        "                 incoming: each file belongs to one upload, each upload has one file\n"
+        "                 releases: each release names the bytes that its versions have\n"
         "\n"
-        "  --json         as JSON, with everything that was found\n" OPTIONS_STORE_TEXT "\n"
-        "Exit status: 0 sound, 1 damaged, 2 it could not be checked. Only reads, and applies no\n"
-        "migration. A SQLite file belongs to one process: stop the server first, or check a\n"
-        "backup. PostgreSQL can be checked while it is in use.\n"
+        "  --json         print every violation, as JSON\n" OPTIONS_STORE_TEXT "\n"
+        "Exit status: 0 sound, 1 damaged, 2 the check could not run. The command only reads and\n"
+        "applies no migration. A SQLite file belongs to one process: stop the server first, or\n"
+        "check a backup. PostgreSQL can be checked while it is in use.\n"
         "\n"
         "Examples:\n"
         "\n"
         "  troupe check delivery --data /var/lib/troupe\n"
         "  troupe check delivery --db postgresql://troupe@localhost/troupe --json\n"
         "  troupe check packs --data /var/lib/troupe\n",
-    .run = run,
+    .run = check_run,
 };

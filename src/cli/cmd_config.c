@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_config.c: `troupe config`: what the settings are, where each comes from, is a file right. */
+/* cmd_config.c: `troupe config`: show the settings and where they come from, or check a file. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,13 +8,13 @@
 #include "cli/options.h"
 #include "server/settings.h"
 
-struct switches {
+struct config_switches {
     bool origin;
     bool json;
     bool markdown;
 };
 
-static int print(struct buffer *out)
+static int config_print(struct buffer *out)
 {
     int rc = out->failed;
 
@@ -26,8 +26,8 @@ static int print(struct buffer *out)
     return rc == 0 && fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
 }
 
-static int show(const struct cli_command *command, const struct options *options,
-    const struct switches *switches)
+static int config_run_show(const struct cli_command *command, const struct options *options,
+    const struct config_switches *switches)
 {
     struct buffer out = { 0 };
     struct config config;
@@ -39,11 +39,11 @@ static int show(const struct cli_command *command, const struct options *options
     else
         config_show(&out, &config, switches->origin);
     config_fini(&config);
-    return print(&out);
+    return config_print(&out);
 }
 
-/* A file without auth.service_did is no error: the DID may come by the environment or an option.
- * But the last word is then not that all is well. */
+/* The DID may come from the environment or an option, so a file without it is correct. A second line
+ * then says what is missing. */
 static void print_ok(const char *path, const struct config *config)
 {
     printf(
@@ -52,20 +52,22 @@ static void print_ok(const char *path, const struct config *config)
     if (config_text(config, CONFIG_AUTH_SERVICE_DID)[0] == '\0' &&
         !config_is_on(config, CONFIG_SERVER_DEV))
         fprintf(stderr,
-            "%s: NOT ENOUGH TO START: auth.service_did is not set here. Write it under [auth], or "
-            "give it as TROUPE_AUTH_SERVICE_DID or by --set\n",
+            "%s: NOT ENOUGH TO START: auth.service_did is not set. Write it under [auth], or set "
+            "it "
+            "by TROUPE_AUTH_SERVICE_DID or --set.\n",
             path);
 }
 
-/* The file alone: neither the environment nor options can make it right or wrong. */
-static int check(const struct cli_command *command, const char *path)
+/* Check the file alone, without environment and options. */
+static int config_run_check(const struct cli_command *command, const char *path)
 {
     struct buffer errors = { 0 };
     struct config config;
     int rc;
 
     if (path == NULL)
-        return cli_wrong(command, "check wants a FILE", NULL);
+        return cli_wrong(
+            command, "Name the file to check, as in `troupe config check troupe.conf`", NULL);
     rc = config_load(&(struct config_sources){ .file_path = path }, &config, &errors);
     if (rc == 0) {
         rc = settings_check(&config, &errors);
@@ -80,7 +82,7 @@ static int check(const struct cli_command *command, const char *path)
     return rc == 0 ? CLI_OK : CLI_FAILED;
 }
 
-static int list(const struct switches *switches)
+static int config_run_list(const struct config_switches *switches)
 {
     struct buffer out = { 0 };
 
@@ -88,12 +90,12 @@ static int list(const struct switches *switches)
         config_list_markdown(&out);
     else
         config_list(&out);
-    return print(&out);
+    return config_print(&out);
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int config_run(const struct cli_command *command, int argc, char **argv)
 {
-    struct switches switches = { false, false, false };
+    struct config_switches switches = { false, false, false };
     const struct options_switch table[] = { { "--origin", &switches.origin },
         { "--json", &switches.json }, { "--markdown", &switches.markdown }, { NULL, NULL } };
     struct options options;
@@ -105,15 +107,15 @@ static int run(const struct cli_command *command, int argc, char **argv)
         return rc;
     what = options.word_count == 0 ? "show" : options.words[0];
     if (strcmp(what, "check") == 0)
-        rc = check(command, options.word_count == 2 ? options.words[1] : NULL);
+        rc = config_run_check(command, options.word_count == 2 ? options.words[1] : NULL);
     else if (options.word_count == 2)
-        rc = cli_wrong(command, "do not know what to do with", options.words[1]);
+        rc = cli_wrong(command, "There is one argument too many:", options.words[1]);
     else if (strcmp(what, "show") == 0)
-        rc = show(command, &options, &switches);
+        rc = config_run_show(command, &options, &switches);
     else if (strcmp(what, "list") == 0)
-        rc = list(&switches);
+        rc = config_run_list(&switches);
     else
-        rc = cli_wrong(command, "there is no", what);
+        rc = cli_wrong(command, "`troupe config` takes show, list or check FILE, not", what);
     options_free(&options);
     return rc;
 }
@@ -123,21 +125,21 @@ const struct cli_command cmd_config = {
     .arguments = "[show|list|check FILE] [OPTION...]",
     .summary = "show the settings and where they come from, or check a file",
     .help =
-        "  show           what `troupe serve` would use with the same options\n"
-        "    --origin     with the place each value comes from\n"
+        "  show           print the settings that `troupe serve` uses with the same options\n"
+        "    --origin     with the origin of each value\n"
         "    --json       as JSON\n"
-        "  list           every setting with its default, as a file to start from\n"
+        "  list           print every setting with its default, as a file to start from\n"
         "    --markdown   as the table of docs/operations.md\n"
-        "  check FILE     0 if the file is right, 1 and what is wrong where if not; says so if\n"
-        "                 auth.service_did is still missing, which may come from elsewhere\n"
+        "  check FILE     check a file: exit status 0 if it is correct, 1 with a line for each\n"
+        "                 error. A note says if auth.service_did is not set in it\n"
         "\n" OPTIONS_TEXT "\n"
-        "A value of an option beats TROUPE_SECTION_KEY of the environment, that beats the file,\n"
-        "and that the default. Secrets are shown as ********.\n"
+        "An option overrides the environment (TROUPE_SECTION_KEY), the environment overrides the\n"
+        "file, and the file overrides the default. Secrets are printed as ********.\n"
         "\n"
         "Examples:\n"
         "\n"
         "  troupe config list > troupe.conf\n"
         "  troupe config check troupe.conf\n"
         "  TROUPE_LOG_LEVEL=debug troupe config show --origin --config troupe.conf\n",
-    .run = run,
+    .run = config_run,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_dev_token.c: `troupe dev-token`, tokens for a developer's first requests. The identity is a
- * did:key in a file of its own, so nothing has to be registered anywhere. */
+/* cmd_dev_token.c: `troupe dev-token`: print tokens for a developer's first requests. The identity is
+ * a did:key in a file, so the developer registers nowhere. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,14 +32,14 @@ struct arguments {
 
 /* ---- the key file ---------------------------------------------------------------------------- */
 
-/* "troupe dev-token: FILE: what", to stderr. Returns CLI_FAILED. */
-static int fail(const char *path, const char *what)
+/* Print "troupe dev-token: FILE: PROBLEM." to stderr. Returns CLI_FAILED. */
+static int fail_key_file(const char *path, const char *problem)
 {
-    fprintf(stderr, "troupe dev-token: %s: %s\n", path, what);
+    fprintf(stderr, "troupe dev-token: %s: %s.\n", path, problem);
     return CLI_FAILED;
 }
 
-static int parse_key(const char *path, char *text, size_t size, struct crypto_key **ret_key)
+static int parse_dev_key(const char *path, char *text, size_t size, struct crypto_key **ret_key)
 {
     struct json_doc doc = { 0 };
     const char *why = NULL;
@@ -47,25 +47,26 @@ static int parse_key(const char *path, char *text, size_t size, struct crypto_ke
     int rc = json_parse_copy(&doc, (struct span){ text, size }, JSON_UNIQUE_KEYS);
 
     if (rc != 0)
-        snprintf(sentence, sizeof sentence, "not a key file: byte %zu: %s", doc.error.offset,
+        snprintf(sentence, sizeof sentence, "The file is not a key: byte %zu: %s", doc.error.offset,
             doc.error.text == NULL ? tr_error_text(rc) : doc.error.text);
     else {
         rc = jwk_parse(json_root(&doc), JWK_PRIVATE, ret_key, &why);
         if (rc != 0)
-            snprintf(sentence, sizeof sentence, "not a key file: %s", why);
+            snprintf(sentence, sizeof sentence, "The file is not a key: %s", why);
         else if (crypto_key_algorithm(*ret_key) == CRYPTO_HS256) {
             crypto_key_unref(ret_key);
             rc = TR_EUNSUPPORTED;
-            snprintf(sentence, sizeof sentence, "a secret (kty oct) is not an identity");
+            snprintf(
+                sentence, sizeof sentence, "The file holds a secret (kty oct), not a private key");
         }
     }
     if (doc.copy.bytes != NULL)
         crypto_wipe(doc.copy.bytes, doc.copy.capacity);
     json_doc_free(&doc);
-    return rc == 0 ? CLI_OK : fail(path, sentence);
+    return rc == 0 ? CLI_OK : fail_key_file(path, sentence);
 }
 
-/* Read the file behind fd, which is closed. */
+/* Read a key from `fd` and close it. */
 static int read_key(const char *path, int fd, struct crypto_key **ret_key)
 {
     char text[KEY_FILE_BYTES_MAX];
@@ -76,20 +77,20 @@ static int read_key(const char *path, int fd, struct crypto_key **ret_key)
 
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(fd);
-        return fail(path, "not a regular file");
+        return fail_key_file(path, "The file is not a regular file");
     }
     if ((info.st_mode & 077) != 0) {
         close(fd);
-        return fail(path, "others may read this private key: chmod 600 it first");
+        return fail_key_file(path, "Other users can read this private key; run chmod 600 on it");
     }
     while (size < sizeof text && (got = read(fd, text + size, sizeof text - size)) > 0)
         size += (size_t)got;
     close(fd);
     if (got < 0)
-        return fail(path, strerror(errno));
+        return fail_key_file(path, strerror(errno));
     if (size == sizeof text)
-        return fail(path, "too large for a key file");
-    rc = parse_key(path, text, size, ret_key);
+        return fail_key_file(path, "The file is larger than 4,096 bytes, so it is no key");
+    rc = parse_dev_key(path, text, size, ret_key);
     crypto_wipe(text, sizeof text);
     return rc;
 }
@@ -107,8 +108,8 @@ static int write_whole(int fd, const char *bytes, size_t size)
     return fsync(fd);
 }
 
-/* A new name for a whole file: written beside it under a name of its own, then linked, which never
- * replaces what is there. Whoever looks sees no file or all of it. */
+/* Create the file atomically: write a temporary file, then link it, which never replaces a file. Another
+ * process sees no file or the complete one. */
 static int write_key_file(const char *path, const char *bytes, size_t size)
 {
     char random[8], suffix[16], *temporary;
@@ -117,12 +118,12 @@ static int write_key_file(const char *path, const char *bytes, size_t size)
     crypto_random_fill(random, sizeof random);
     if (asprintf(&temporary, "%s.%.*s", path, (int)crypto_hex_encode(random, sizeof random, suffix),
             suffix) < 0)
-        return fail(path, "out of memory");
+        return fail_key_file(path, "The command is out of memory");
     fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
         error = errno;
         free(temporary);
-        return fail(path, strerror(error));
+        return fail_key_file(path, strerror(error));
     }
     rc = write_whole(fd, bytes, size);
     error = errno;
@@ -138,7 +139,9 @@ static int write_key_file(const char *path, const char *bytes, size_t size)
     free(temporary);
     if (rc == 0)
         return CLI_OK;
-    return error == EEXIST ? CLI_OK : fail(path, strerror(error)); /* somebody was faster: theirs */
+    return error == EEXIST
+               ? CLI_OK
+               : fail_key_file(path, strerror(error)); /* another process created it first */
 }
 
 static int create_key_file(const char *path)
@@ -150,11 +153,11 @@ static int create_key_file(const char *path)
 
     rc = crypto_key_generate(CRYPTO_ES256K, &key);
     if (rc != 0)
-        return fail(path, tr_error_text(rc));
+        return fail_key_file(path, tr_error_text(rc));
     did_key_format(key, did);
     rc = jwk_write(key, span_of(did), true, &jwk);
     buffer_text(&jwk, "\n");
-    rc = rc != 0 || jwk.failed != 0 ? fail(path, "out of memory")
+    rc = rc != 0 || jwk.failed != 0 ? fail_key_file(path, "The command is out of memory")
                                     : write_key_file(path, jwk.bytes, jwk.size);
     if (jwk.bytes != NULL)
         crypto_wipe(jwk.bytes, jwk.capacity);
@@ -177,13 +180,13 @@ static int load_key(const char *path, struct crypto_key **ret_key)
         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     }
     if (fd < 0)
-        return fail(path, strerror(errno));
+        return fail_key_file(path, strerror(errno));
     rc = read_key(path, fd, ret_key);
     if (rc == CLI_OK && is_new) {
         char did[DID_KEY_CHARS_MAX];
 
         did_key_format(*ret_key, did);
-        fprintf(stderr, "troupe dev-token: made %s, the private key of %s\n", path, did);
+        fprintf(stderr, "troupe dev-token: Created %s, the private key of %s.\n", path, did);
     }
     return rc;
 }
@@ -221,11 +224,13 @@ static int print_tokens(const struct arguments *arguments, const struct crypto_k
     }
     buffer_free(&token);
     if (rc != 0) {
-        fprintf(stderr, "troupe dev-token: %s\n", tr_error_text(rc));
+        fprintf(
+            stderr, "troupe dev-token: The token could not be signed: %s.\n", tr_error_text(rc));
         return CLI_FAILED;
     }
     if (fflush(stdout) != 0) {
-        fprintf(stderr, "troupe dev-token: writing the tokens: %s\n", strerror(errno));
+        fprintf(
+            stderr, "troupe dev-token: The tokens could not be written: %s.\n", strerror(errno));
         return CLI_FAILED;
     }
     return CLI_OK;
@@ -238,7 +243,7 @@ static bool is_alnum(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* A method name of AT Protocol: a reversed domain and a name, social.example.sendMessage. */
+/* True for a method name of AT Protocol: a reversed domain and a name, like social.example.sendMessage. */
 static bool is_nsid(const char *text)
 {
     size_t segments = 0, size = 0;
@@ -263,7 +268,7 @@ static bool is_nsid(const char *text)
            strchr(last, '-') == NULL;
 }
 
-/* A DID, with the id of a service behind '#' or without. */
+/* True for a DID, with or without the id of a service after '#'. */
 static bool is_audience(const char *text)
 {
     const char *hash = strchr(text, '#');
@@ -279,9 +284,9 @@ static bool is_audience(const char *text)
     return did_parse((struct span){ text, (size_t)(hash - text) }, &did) == DID_OK;
 }
 
-/* argv[*i] is `name` with a value, after '=' or as the next argument. NULL if it is not that
- * option; "" if the value is missing. */
-static const char *option(const char *name, int argc, char **argv, int *i)
+/* Return the value of option `name` at argv[*i], after '=' or in the next argument: NULL if argv[*i] is
+ * another option, "" without a value. */
+static const char *option_value(const char *name, int argc, char **argv, int *i)
 {
     size_t size = strlen(name);
 
@@ -299,23 +304,23 @@ static int parse_one(
 {
     const char *name = argv[*i], *value;
 
-    if ((value = option("--key", argc, argv, i)) != NULL)
+    if ((value = option_value("--key", argc, argv, i)) != NULL)
         arguments->key = value;
-    else if ((value = option("--lxm", argc, argv, i)) != NULL)
+    else if ((value = option_value("--lxm", argc, argv, i)) != NULL)
         arguments->lxm = value;
-    else if ((value = option("--aud", argc, argv, i)) != NULL)
+    else if ((value = option_value("--aud", argc, argv, i)) != NULL)
         arguments->aud = value;
-    else if ((value = option("--count", argc, argv, i)) != NULL) {
+    else if ((value = option_value("--count", argc, argv, i)) != NULL) {
         if (*value != '\0' && (!span_u64(span_of(value), &arguments->count) ||
                                   arguments->count == 0 || arguments->count > COUNT_MAX))
-            return cli_wrong(command, "--count is a number from 1 to 10000, not", value);
+            return cli_wrong(command, "--count is a number from 1 to 10,000, not", value);
     } else
         return cli_wrong(command,
-            name[0] == '-' ? "there is no option" : "no argument is expected, but there is", name);
-    return *value != '\0' ? CLI_OK : cli_wrong(command, "a value is missing after", name);
+            name[0] == '-' ? "There is no option" : "There is one argument too many:", name);
+    return *value != '\0' ? CLI_OK : cli_wrong(command, "There is no value after", name);
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int dev_token_run(const struct cli_command *command, int argc, char **argv)
 {
     struct arguments arguments = { .aud = "did:web:localhost", .count = 1 };
     struct crypto_key *key = NULL;
@@ -331,10 +336,9 @@ static int run(const struct cli_command *command, int argc, char **argv)
             return rc;
     }
     if (arguments.key == NULL)
-        return cli_wrong(
-            command, "--key FILE is missing: it names where the identity is kept", NULL);
+        return cli_wrong(command, "--key FILE is missing; it names the file of the identity", NULL);
     if (arguments.lxm == NULL)
-        return cli_wrong(command, "--lxm NSID is missing: a token is for one method", NULL);
+        return cli_wrong(command, "--lxm NSID is missing; it names the method of the token", NULL);
     if (!is_nsid(arguments.lxm))
         return cli_wrong(
             command, "--lxm is a method like com.example.group.send, not", arguments.lxm);
@@ -350,17 +354,17 @@ static int run(const struct cli_command *command, int argc, char **argv)
 const struct cli_command cmd_dev_token = {
     .name = "dev-token",
     .arguments = "--key FILE --lxm NSID [--aud DID] [--count N]",
-    .summary = "print tokens for requests to a server that was started with --dev",
+    .summary = "print tokens for requests to a server that runs with --dev",
     .help =
-        "The identity is a did:key. Its private key is kept in FILE, which is made (readable by "
-        "you\n"
-        "alone) if it is not there. Each token is good for one method and one minute; a request\n"
-        "that changes something uses its token up.\n"
+        "The identity is a did:key. The command creates FILE with its private key if the file "
+        "does\n"
+        "not exist; only you can read it. Each token is valid for one method and one minute. A\n"
+        "request that changes data uses its token up.\n"
         "\n"
-        "  --key FILE     where the identity is kept, a JSON Web Key\n"
-        "  --lxm NSID     the method the token is for\n"
-        "  --aud DID      the service it is for (did:web:localhost, as in `troupe serve --dev`)\n"
-        "  --count N      how many, one a line (1)\n"
+        "  --key FILE     file of the identity, a JSON Web Key\n"
+        "  --lxm NSID     method of the token\n"
+        "  --aud DID      service of the token (did:web:localhost, as in `troupe serve --dev`)\n"
+        "  --count N      number of tokens, one per line (1)\n"
         "\n"
         "Examples:\n"
         "\n"
@@ -368,5 +372,5 @@ const struct cli_command cmd_dev_token = {
         "  curl -H \"Authorization: Bearer $(troupe dev-token --key dev.key --lxm "
         "com.example.group.list)\" \\\n"
         "      http://localhost:8080/xrpc/com.example.group.list\n",
-    .run = run,
+    .run = dev_token_run,
 };

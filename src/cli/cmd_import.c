@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_import.c: `troupe import`: what another server has stored, into this one's database, while no
- * server runs on it. Applies missing migrations, as a start would. */
-#include <errno.h>
-#include <limits.h>
+/* cmd_import.c: `troupe import`: copy the data of another server into this one's database, while no
+ * server runs on it. The command applies missing migrations, as a start does. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <troupe/env.h>
 
-#include "base/alloc.h"
 #include "cli/import.h"
 #include "cli/options.h"
 #include "server/server.h"
@@ -20,7 +16,7 @@ enum { FATES_MAX = 96, ARGUMENTS_MAX = 128, PROGRESS_STEP = 50 };
 
 struct report {
     bool is_terminal;
-    bool has_line; /* an unfinished one of progress */
+    bool has_line; /* the terminal shows a line of progress without its end */
     uint64_t findings;
     struct {
         const char *table;
@@ -30,16 +26,16 @@ struct report {
     size_t fate_count;
 };
 
-/* ---- what happens meanwhile ----------------------------------------------------------------- */
+/* ---- progress and report ----------------------------------------------------------------- */
 
-static void end_line(struct report *report)
+static void end_progress(struct report *report)
 {
     if (report->has_line)
         fputc('\n', stderr);
     report->has_line = false;
 }
 
-static void on_progress(void *data, uint64_t done, uint64_t total)
+static void on_import_progress(void *data, uint64_t done, uint64_t total)
 {
     struct report *report = data;
 
@@ -54,7 +50,7 @@ static void on_finding(void *data, struct span subject, const char *text)
 {
     struct report *report = data;
 
-    end_line(report);
+    end_progress(report);
     report->findings++;
     if (subject.size == 0)
         printf("note: %s\n", text);
@@ -73,8 +69,8 @@ static void on_fate(void *data, const char *table, const char *reason, uint64_t 
     report->fates[report->fate_count++].rows = rows;
 }
 
-/* The fates of a table follow each other. */
-static void print_table(const struct report *report)
+/* The counts of one table stand together. */
+static void print_fates(const struct report *report)
 {
     printf("\n%-22s %10s %10s %10s\n", "table", "rows", "imported", "skipped");
     for (size_t i = 0; i < report->fate_count;) {
@@ -98,55 +94,20 @@ static void print_table(const struct report *report)
 
 /* ---- the database --------------------------------------------------------------------------- */
 
-static int open_database(struct tr_system *system, const char *url, bool is_dry, char *why,
-    size_t why_size, struct sql **ret_sql)
+static int open_to_import(struct tr_system *system, const struct store *store, bool is_dry,
+    char *why, size_t why_size, struct sql **ret_sql)
 {
-    struct sql_migration *migrations = NULL;
-    size_t count;
-    int rc = store_merge(why, why_size, &migrations, &count);
+    struct sql_options options = store_options(store, !is_dry);
 
-    if (rc == 0)
-        rc = sql_open(system,
-            &(struct sql_options){ .url = url,
-                .migrations = migrations,
-                .migration_count = count,
-                .no_migrate = is_dry,
-                .exclusive = !is_dry,
-                .writers = 1,
-                .readers = 1 },
-            why, why_size, ret_sql);
-    base_free(migrations);
-    return rc;
-}
-
-/* Where to write. False: `why` says what is wrong. */
-static bool find_url(const struct config *config, bool is_dry, char *url, size_t url_size,
-    char *why, size_t why_size)
-{
-    const char *given = config_text(config, CONFIG_SQL_URL);
-    const char *data = config_text(config, CONFIG_SERVER_DATA);
-
-    if (given[0] != '\0') {
-        (void)snprintf(url, url_size, "%s", given);
-        return true;
-    }
-    if (!is_dry && mkdir(data, 0700) < 0 && errno != EEXIST) {
-        (void)snprintf(why, why_size, "%s cannot be made: %s", data, strerror(errno));
-        return false;
-    }
-    (void)snprintf(url, url_size, "sqlite:%s/troupe.db", data);
-    return true;
-}
-
-static bool is_there(const char *url)
-{
-    return strncmp(url, "sqlite:", 7) != 0 || access(url + 7, F_OK) == 0;
+    options.no_migrate = is_dry;
+    options.writers = options.readers = 1;
+    return sql_open(system, &options, why, why_size, ret_sql);
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-static int run_task(const struct cli_import *import, struct cli_import_task *task, const char *url,
-    char *why, size_t why_size)
+static int import_run_task(const struct cli_import *import, struct cli_import_task *task,
+    const struct store *store, char *why, size_t why_size)
 {
     const struct tr_env *env = tr_env_real();
     struct tr_system *system = NULL;
@@ -155,11 +116,12 @@ static int run_task(const struct cli_import *import, struct cli_import_task *tas
     task->now_ms = (int64_t)(env->wall_ns(env->data) / 1000000);
     rc = tr_system_create(
         &(struct tr_system_options){ .workers = 1, .blocking_threads = 3, .quiet = true }, &system);
-    if (rc == 0 && (!task->is_dry || is_there(url)))
-        rc = open_database(system, url, task->is_dry, why, why_size, &task->sql);
-    if (rc == SQL_ESCHEMA && task->is_dry) { /* empty, or to be migrated: it can wait */
+    if (rc == 0 && (!task->is_dry || store_must_be_there(store, why, why_size) == 0))
+        rc = open_to_import(system, store, task->is_dry, why, why_size, &task->sql);
+    if (rc == SQL_ESCHEMA && task->is_dry) { /* an empty or old database: a real run migrates it */
         task->on_finding(task->data, SPAN(""),
-            "the database to write to has not the tables of this version: not compared with it");
+            "The target database lacks tables of this version; the dry run did not compare with "
+            "it.");
         why[0] = '\0';
         rc = 0;
     }
@@ -180,34 +142,38 @@ static int run_import(const struct cli_command *command, const struct cli_import
     const struct config *config, const char *from, bool is_dry)
 {
     struct report report = { .is_terminal = isatty(STDERR_FILENO) == 1 };
+    struct store store;
     struct cli_import_task task = { .from = from,
         .is_dry = is_dry,
         .data = &report,
-        .on_progress = on_progress,
+        .on_progress = on_import_progress,
         .on_finding = on_finding,
         .on_fate = on_fate };
-    char url[PATH_MAX + 32], why[SERVER_WHY_SIZE] = "";
-    int rc = find_url(config, is_dry, url, sizeof url, why, sizeof why) ? 0 : TR_EIO;
+    char why[SERVER_WHY_SIZE] = "";
+    int rc = store_find(&store, config, why, sizeof why);
 
-    if (rc == 0 && strcmp(url, from) == 0) {
-        (void)snprintf(why, sizeof why, "--from and --db name the same database");
+    if (rc == 0 && strcmp(store.url, from) == 0) {
+        (void)snprintf(why, sizeof why, "--from and --db name the same database.");
         rc = TR_EINVAL;
     }
+    if (rc == 0 && !is_dry)
+        rc = store_make_place(&store, why, sizeof why);
     if (rc == 0)
-        rc = run_task(import, &task, url, why, sizeof why);
-    end_line(&report);
+        rc = import_run_task(import, &task, &store, why, sizeof why);
+    store_leave(&store);
+    end_progress(&report);
     if (rc < 0) {
         (void)fflush(stdout);
         fprintf(stderr, "troupe %s: %s\n", command->name, why);
         return CLI_FAILED;
     }
-    print_table(&report);
-    printf(is_dry ? "\nA dry run: nothing was written.\n"
-                  : "\nImported. Now look through it: troupe check delivery\n");
+    print_fates(&report);
+    printf(is_dry ? "\nThis was a dry run: the command wrote nothing.\n"
+                  : "\nThe import is complete. Check the result: troupe check delivery\n");
     return fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
 }
 
-/* Takes --from out of the arguments: the others know no such option. NULL: there is none. */
+/* Take --from out of the arguments: options.c does not know it. Returns NULL without one. */
 static const char *take_from(int argc, char **argv, char **ret_argv, int *ret_argc)
 {
     const char *from = NULL;
@@ -225,7 +191,7 @@ static const char *take_from(int argc, char **argv, char **ret_argv, int *ret_ar
     return from;
 }
 
-static const struct cli_import *find(const char *name)
+static const struct cli_import *import_find(const char *name)
 {
     for (const struct cli_import *import = cli_imports; import != NULL && import->name != NULL;
          import++)
@@ -234,12 +200,12 @@ static const struct cli_import *find(const char *name)
     return NULL;
 }
 
-static bool is_postgresql(const char *url)
+static bool is_postgresql_url(const char *url)
 {
     return strncmp(url, "postgresql://", 13) == 0 || strncmp(url, "postgres://", 11) == 0;
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int import_run(const struct cli_command *command, int argc, char **argv)
 {
     char *rest[ARGUMENTS_MAX];
     int rest_count;
@@ -254,13 +220,14 @@ static int run(const struct cli_command *command, int argc, char **argv)
     rc = options_parse(command, rest_count, rest, table, 1, &options);
     if (rc != OPTIONS_GO_ON)
         return rc;
-    import = options.word_count == 0 ? NULL : find(options.words[0]);
+    import = options.word_count == 0 ? NULL : import_find(options.words[0]);
     if (options.word_count == 0) {
-        rc = cli_wrong(command, "say what to import, as in `troupe import catbird`", NULL);
+        rc = cli_wrong(
+            command, "Name the kind of server to import from, as in `troupe import catbird`", NULL);
     } else if (import == NULL) {
-        rc = cli_wrong(command, "cannot import from", options.words[0]);
-    } else if (from == NULL || !is_postgresql(from)) {
-        rc = cli_wrong(command, "say from where: --from postgresql://...", NULL);
+        rc = cli_wrong(command, "There is no import from", options.words[0]);
+    } else if (from == NULL || !is_postgresql_url(from)) {
+        rc = cli_wrong(command, "Name the database to import with --from postgresql://...", NULL);
     } else if (options_load(command, &options, &config) != 0) {
         rc = CLI_FAILED;
     } else {
@@ -274,21 +241,22 @@ static int run(const struct cli_command *command, int argc, char **argv)
 const struct cli_command cmd_import = {
     .name = "import",
     .arguments = "catbird --from URL [--dry-run] [OPTION...]",
-    .summary = "take over the conversations of another server",
-    .help = "  catbird        a Catbird MLS server: conversations, members, messages, commits,\n"
-            "                 key packages, Welcomes, cursors and group infos\n"
-            "\n"
-            "  --from URL     its PostgreSQL: postgresql://USER@HOST/NAME. It is only read, as it\n"
-            "                 is at one moment. A password is better in PGPASSFILE or PGPASSWORD\n"
-            "  --dry-run      read and judge everything, write nothing\n" OPTIONS_STORE_TEXT "\n"
-            "No server may run on the database that is written. A run that was cut is continued\n"
-            "by the next; what is there already is not imported again. Every row that was read\n"
-            "is counted at the end, as imported or as skipped and why. Exit status: 0 done, 1 it\n"
-            "failed. docs/guide/migration.md has the steps around it, and the way back.\n"
-            "\n"
-            "Examples:\n"
-            "\n"
-            "  troupe import catbird --from postgresql://catbird@localhost/catbird --dry-run\n"
-            "  troupe import catbird --from postgresql://catbird@localhost/catbird --data data\n",
-    .run = run,
+    .summary = "import the conversations of another server",
+    .help =
+        "  catbird        a Catbird MLS server: conversations, members, messages, commits,\n"
+        "                 key packages, Welcomes, cursors and group infos\n"
+        "\n"
+        "  --from URL     its PostgreSQL: postgresql://USER@HOST/NAME. The import reads one\n"
+        "                 snapshot. Pass a password by PGPASSFILE or PGPASSWORD\n"
+        "  --dry-run      read and check every row, write nothing\n" OPTIONS_STORE_TEXT "\n"
+        "No server may run on the target database. Run an interrupted import again: it goes on\n"
+        "and skips rows that are imported already. The report at the end counts every row as\n"
+        "imported, or as skipped with the reason. Exit status: 0 success, 1 failure. The steps\n"
+        "around an import, and the way back, are in docs/guide/migration.md.\n"
+        "\n"
+        "Examples:\n"
+        "\n"
+        "  troupe import catbird --from postgresql://catbird@localhost/catbird --dry-run\n"
+        "  troupe import catbird --from postgresql://catbird@localhost/catbird --data data\n",
+    .run = import_run,
 };

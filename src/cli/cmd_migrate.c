@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_migrate.c: `troupe migrate`: the schema's version, and the way up and back, while no server
+/* cmd_migrate.c: `troupe migrate`: show the schema's version, or move it up or down while no server
  * runs. */
 #include <errno.h>
 #include <stdio.h>
@@ -26,24 +26,27 @@ static bool parse_version(const char *text, uint32_t *ret_version)
     return true;
 }
 
-static int check(const struct cli_command *command, const struct options *options)
+static int migrate_check(const struct cli_command *command, const struct options *options)
 {
     uint32_t version;
 
     if (options->word_count == 0)
-        return cli_wrong(command, "expected status, up or down N", NULL);
+        return cli_wrong(command, "Name the action: status, up or down N", NULL);
     if (!is_word(options, "status") && !is_word(options, "up") && !is_word(options, "down"))
-        return cli_wrong(command, "expected status, up or down N, not", options->words[0]);
+        return cli_wrong(
+            command, "`troupe migrate` takes status, up or down N, not", options->words[0]);
     if (is_word(options, "status") && options->word_count == 2)
-        return cli_wrong(command, "status takes no version, not", options->words[1]);
+        return cli_wrong(
+            command, "`troupe migrate status` takes no version, not", options->words[1]);
     if (is_word(options, "down") && options->word_count == 1)
-        return cli_wrong(command, "say down to which version, as in `troupe migrate down 3`", NULL);
+        return cli_wrong(
+            command, "Name the version to go down to, as in `troupe migrate down 3`", NULL);
     if (options->word_count == 2 && !parse_version(options->words[1], &version))
-        return cli_wrong(command, "expected the number of a version, not", options->words[1]);
+        return cli_wrong(command, "A version is a number, not", options->words[1]);
     return CLI_OK;
 }
 
-static int show(struct store *store, char *why, size_t why_size)
+static int migrate_show(struct store *store, char *why, size_t why_size)
 {
     const struct sql_options sql = store_options(store, false);
     uint32_t version = 0, newest = 0;
@@ -61,7 +64,7 @@ static int show(struct store *store, char *why, size_t why_size)
     return 0;
 }
 
-static int move(struct store *store, bool is_up, uint32_t to, char *why, size_t why_size)
+static int migrate_move(struct store *store, bool is_up, uint32_t to, char *why, size_t why_size)
 {
     const struct sql_options sql = store_options(store, true);
     uint32_t version = 0, newest = 0;
@@ -72,32 +75,36 @@ static int move(struct store *store, bool is_up, uint32_t to, char *why, size_t 
     if (rc == 0)
         rc = sql_migration_status(&sql, &version, &newest, why, why_size);
     if (rc == 0 && (is_up ? to < version : to > version)) {
-        (void)snprintf(why, why_size, "the schema is at version %u: %u is not %s from there",
-            version, to, is_up ? "up" : "down");
+        (void)snprintf(why, why_size,
+            "The schema is at version %u; version %u is not %s from there.", version, to,
+            is_up ? "up" : "down");
         rc = TR_EINVAL;
     }
     if (rc == 0)
         rc = sql_migrate(&sql, to, why, why_size);
     if (rc < 0)
         return rc;
-    printf("schema version %u of %u, it was %u\n", to, newest, version);
+    printf("schema version %u of %u (was %u)\n", to, newest, version);
     return 0;
 }
 
-static int migrate(struct store *store, const struct options *options, char *why, size_t why_size)
+static int migrate_work(
+    struct store *store, const struct options *options, char *why, size_t why_size)
 {
     uint32_t to = (uint32_t)store->migration_count;
 
     if (is_word(options, "status"))
-        return show(store, why, why_size);
+        return migrate_show(store, why, why_size);
     if (options->word_count == 2)
-        (void)parse_version(options->words[1], &to); /* check has seen it */
-    return move(store, is_word(options, "up"), to, why, why_size);
+        (void)parse_version(options->words[1], &to); /* migrate_check has validated it */
+    return migrate_move(store, is_word(options, "up"), to, why, why_size);
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int migrate_run(const struct cli_command *command, int argc, char **argv)
 {
-    static const struct store_work work = { .words_max = 2, .check = check, .run = migrate };
+    static const struct store_work work = {
+        .words_max = 2, .check = migrate_check, .run = migrate_work
+    };
 
     return store_command(command, argc, argv, &work);
 }
@@ -107,20 +114,22 @@ const struct cli_command cmd_migrate = {
     .arguments = "status|up [N]|down N [OPTION...]",
     .summary = "show or change the version of the database's schema",
     .help =
-        "  status            what is applied and what is missing\n"
-        "  up [N]            apply what is missing, up to version N; a server does so by itself\n"
+        "  status            list the migrations that are applied and those that are missing\n"
+        "  up [N]            apply the missing migrations, up to version N; a server does this\n"
         "                    when it starts, unless sql.migrate is off\n"
-        "  down N            take back all versions above N, for an older program. Tables that\n"
-        "                    they made go, with what is in them: make a backup first. 0 leaves\n"
-        "                    an empty database\n" OPTIONS_STORE_TEXT "\n"
-        "Each step is a transaction of its own. Refused while a server runs, and when a step that\n"
-        "was applied is not the one that this program knows, by its checksum: go back with the\n"
-        "program that went forward. Exit status: 0 done, 1 it failed.\n"
+        "  down N            undo the migrations above version N, for an older program. This "
+        "drops\n"
+        "                    their tables and all data in them: make a backup first. 0 leaves an\n"
+        "                    empty database\n" OPTIONS_STORE_TEXT "\n"
+        "Each step is one transaction. The command fails while a server runs. It also fails if "
+        "the\n"
+        "checksum of an applied step differs from the one in this program: go down with the\n"
+        "program that went up. Exit status: 0 success, 1 failure.\n"
         "\n"
         "Examples:\n"
         "\n"
         "  troupe migrate status --data /var/lib/troupe\n"
         "  troupe migrate up --db postgresql://troupe@localhost/troupe\n"
         "  troupe migrate down 3 --data /var/lib/troupe\n",
-    .run = run,
+    .run = migrate_run,
 };

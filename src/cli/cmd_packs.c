@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_packs.c: `troupe packs`: put a file on a server as a version of a pack, fetch it, check it.
- */
+/* cmd_packs.c: `troupe packs`: publish a file as a version of a pack, fetch a pack, verify a mirror. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 
 enum { ARGUMENTS_MAX = 128 };
 
-/* The options of its own that have a value; all others are the settings' (options.c). */
+/* Find one of this command's options with a value; options.c has the others. */
 static const char **own_option(struct packs_arguments *arguments, const char *name, size_t size)
 {
     const struct {
@@ -35,7 +34,7 @@ static const char **own_option(struct packs_arguments *arguments, const char *na
     return NULL;
 }
 
-/* http://HOST:PORT/ is HOST:PORT to the settings. In place. */
+/* Cut http://HOST:PORT/ to the HOST:PORT of the settings, in place. */
 static char *without_scheme(char *address)
 {
     size_t size;
@@ -48,7 +47,7 @@ static char *without_scheme(char *address)
     return address;
 }
 
-/* Takes its own options out of argv: what is left goes to `rest`, argv[0] included. */
+/* Take this command's options out of argv. The others go to `rest`, with argv[0]. */
 static int take_own(
     struct packs_arguments *arguments, int argc, char **argv, char **rest, int *ret_count)
 {
@@ -60,7 +59,7 @@ static int take_own(
         const char **value = i == 0 ? NULL : own_option(arguments, argv[i], size);
 
         if (count == ARGUMENTS_MAX)
-            return cli_wrong(arguments->command, "there are too many arguments", NULL);
+            return cli_wrong(arguments->command, "There are more than 128 arguments", NULL);
         if (value == NULL) {
             rest[count++] = argv[i];
             if (i > 0 && strcmp(argv[i], "--admin") == 0 && i + 1 < argc && count < ARGUMENTS_MAX)
@@ -68,14 +67,14 @@ static int take_own(
             continue;
         }
         if (equals == NULL && i + 1 >= argc)
-            return cli_wrong(arguments->command, "there is no value after", argv[i]);
+            return cli_wrong(arguments->command, "There is no value after", argv[i]);
         *value = equals == NULL ? argv[++i] : equals + 1;
     }
     *ret_count = count;
     return OPTIONS_GO_ON;
 }
 
-static int run_action(const struct packs_arguments *arguments)
+static int packs_run_action(const struct packs_arguments *arguments)
 {
     static const struct {
         const char *name;
@@ -91,14 +90,15 @@ static int run_action(const struct packs_arguments *arguments)
 
     if (options->word_count == 0)
         return cli_wrong(
-            arguments->command, "say what to do: push, get, verify, list or rotate", NULL);
+            arguments->command, "Name the action: push, get, verify, list or rotate", NULL);
     for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++)
         if (strcmp(options->words[0], actions[i].name) == 0)
             return actions[i].run(arguments);
-    return cli_wrong(arguments->command, "there is no", options->words[0]);
+    return cli_wrong(arguments->command,
+        "`troupe packs` takes push, get, verify, list or rotate, not", options->words[0]);
 }
 
-/* Those of the command line, here: not every action comes to load them. */
+/* Check the settings of the command line here: some actions never load them. */
 static int check_settings(const struct cli_command *command, const struct options *options)
 {
     struct buffer errors = { 0 };
@@ -110,13 +110,13 @@ static int check_settings(const struct cli_command *command, const struct option
     if (rc == 0)
         config_fini(&config);
     else
-        fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors.size,
-            errors.size == 0 ? "" : errors.bytes);
+        fprintf(stderr, "troupe %s: The settings have errors:\n%.*s", command->name,
+            (int)errors.size, errors.size == 0 ? "" : errors.bytes);
     buffer_free(&errors);
     return rc == 0 ? CLI_OK : CLI_USAGE;
 }
 
-static int run_packs(const struct cli_command *command, int argc, char **argv)
+static int packs_run(const struct cli_command *command, int argc, char **argv)
 {
     struct packs_arguments arguments = { .command = command };
     const struct options_switch switches[] = { { "--unsigned", &arguments.is_unsigned },
@@ -134,7 +134,7 @@ static int run_packs(const struct cli_command *command, int argc, char **argv)
         arguments.word = arguments.options.words[1];
     rc = check_settings(command, &arguments.options);
     if (rc == CLI_OK)
-        rc = run_action(&arguments);
+        rc = packs_run_action(&arguments);
     options_free(&arguments.options);
     return rc;
 }
@@ -142,52 +142,50 @@ static int run_packs(const struct cli_command *command, int argc, char **argv)
 const struct cli_command cmd_packs = {
     .name = "packs",
     .arguments = "push FILE|get NAME|verify DIR|list|rotate NAME [OPTION...]",
-    .summary = "put content packs on a server, fetch them, check them",
+    .summary = "publish content packs, fetch them, verify them",
     .help =
-        "  push FILE      make FILE the active version of a pack: registers the pack if it is "
-        "new,\n"
-        "                 uploads, signs, publishes, prints the URL. Run it again after whatever\n"
-        "                 went wrong: it goes on where it stopped\n"
-        "    --name NAME      of the pack: a-z 0-9 . _ -\n"
-        "    --version V      of the file; versions do not change\n"
-        "    --key FILE       the publisher's private key, made if it is not there\n"
+        "  push FILE      publish FILE as the active version of a pack: register a new pack,\n"
+        "                 upload, sign, publish, and print the URL. After a failure, run the same\n"
+        "                 command again: it goes on where it stopped\n"
+        "    --name NAME      name of the pack: a-z 0-9 . _ -\n"
+        "    --version V      version of the file; a version never changes\n"
+        "    --key FILE       the publisher's private key, created if missing\n"
         "                     (publisher.key in ~/.config/troupe)\n"
         "    --type TYPE      media type (application/octet-stream)\n"
-        "    --encoding E     FILE is the version that is there already, compressed: zstd or gzip\n"
-        "    --unsigned       without a signature\n"
-        "    --no-publish     upload only: what is active stays so\n"
+        "    --encoding E     FILE is an existing version, compressed with zstd or gzip\n"
+        "    --unsigned       publish without a signature\n"
+        "    --no-publish     upload only: the active version stays\n"
         "\n"
-        "  get NAME       fetch a pack, going on with what is there of it, and check its bytes "
-        "and\n"
-        "                 its signature. The publisher's key is trusted the first time and\n"
-        "                 remembered by the pack's name, whatever the server; changes of it must\n"
-        "                 be signed by it\n"
-        "    --version V      (the active one)\n"
+        "  get NAME       fetch a pack or the missing rest of it, and verify its bytes and its\n"
+        "                 signature. The first get pins the publisher's key for this pack name,\n"
+        "                 on any server. A pinned key must sign the change to another key\n"
+        "    --version V      the version (default: the active one)\n"
         "    --out PATH       file or directory (NAME-V here); PATH.manifest.json is its proof\n"
-        "    --trust KEY      trust this key, and no other, from now on\n"
-        "    --pins FILE      where trusted keys are remembered (pack-keys in ~/.config/troupe)\n"
-        "    --unsigned       take what is not signed by its checksum alone\n"
+        "    --trust KEY      from now on trust this key and no other\n"
+        "    --pins FILE      file of the pinned keys (pack-keys in ~/.config/troupe)\n"
+        "    --unsigned       accept an unsigned pack by its checksum alone\n"
         "\n"
-        "  verify DIR     check a mirror offline: every file against its signed manifest\n"
+        "  verify DIR     verify a mirror offline: every file against its signed manifest\n"
         "    --trust KEY, --pins FILE\n"
         "\n"
-        "  list           what is published; --json as JSON\n"
+        "  list           list the published packs; --json as JSON\n"
         "\n"
-        "  rotate NAME    change the keys that count for a pack\n"
-        "    --key FILE       one that counts, to sign with\n"
-        "    --add KEY        that counts from now on: a key, or the file of one, made if missing\n"
-        "    --retire KEY     that counts no more. What only it has signed is refused then\n"
+        "  rotate NAME    change the valid keys of a pack\n"
+        "    --key FILE       a valid key, to sign the change\n"
+        "    --add KEY        the key to add: a key, or a key file, created if missing\n"
+        "    --retire KEY     the key to retire. Clients then refuse versions that only it signed\n"
         "\n"
-        "  --server URL   the public listener (asked of the server on this machine)\n"
+        "  --server URL   the public listener (default: of the server on this machine)\n"
         "  --admin ADDR   the admin listener, for push and rotate: HOST:PORT, unix:PATH or URL\n"
-        "  --data DIR     of a server on this machine: where its addresses and its token are\n"
+        "  --data DIR     data directory of a server on this machine, with its addresses and "
+        "token\n"
         "                 (troupe-data)\n"
         "  --set admin.token_file=FILE\n"
-        "                 the admin token of a server elsewhere, for push and rotate\n"
-        "  --config FILE  settings, as of `troupe serve`\n"
-        "  --quiet        no progress\n"
+        "                 file with the admin token of a server on another machine\n"
+        "  --config FILE  file of settings, as in `troupe serve`\n"
+        "  --quiet        print no progress\n"
         "\n"
-        "Exit status: 0 done, 1 it failed and what to do was said, 2 a wrong command line.\n"
+        "Exit status: 0 success, 1 failure, 2 a wrong command line.\n"
         "\n"
         "Examples:\n"
         "\n"
@@ -196,5 +194,5 @@ const struct cli_command cmd_packs = {
         "  troupe packs get core --server https://packs.example.org --out downloads\n"
         "  troupe packs verify downloads\n"
         "  troupe packs rotate core --key old.key --add new.key --data build/run\n",
-    .run = run_packs,
+    .run = packs_run,
 };

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_restore.c: `troupe restore`: what `troupe backup` wrote, in the place of what is there. */
+/* cmd_restore.c: `troupe restore`: replace the database by a backup. */
 #include <stdio.h>
 
 #include "cli/store_command.h"
 
-static int check(const struct cli_command *command, const struct options *options)
+static int restore_check(const struct cli_command *command, const struct options *options)
 {
     return options->word_count == 1
                ? CLI_OK
-               : cli_wrong(command, "say from which file, as in `troupe restore copy.db`", NULL);
+               : cli_wrong(
+                     command, "Name the backup to restore, as in `troupe restore copy.db`", NULL);
 }
 
-/* The file is looked at before anything is made or locked for it, and once more is what it became:
- * a dump says its schema only there. */
-static int restore(struct store *store, const struct options *options, char *why, size_t why_size)
+/* Verify the file before creating or locking anything, and the database after the restore: the schema
+ * of a dump can only be verified there. */
+static int restore_work(
+    struct store *store, const struct options *options, char *why, size_t why_size)
 {
     const struct sql_options sql = store_options(store, false);
     uint32_t version = 0, newest = 0;
@@ -33,9 +35,11 @@ static int restore(struct store *store, const struct options *options, char *why
     return 0;
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int restore_run(const struct cli_command *command, int argc, char **argv)
 {
-    static const struct store_work work = { .words_max = 1, .check = check, .run = restore };
+    static const struct store_work work = {
+        .words_max = 1, .check = restore_check, .run = restore_work
+    };
 
     return store_command(command, argc, argv, &work);
 }
@@ -43,18 +47,17 @@ static int run(const struct cli_command *command, int argc, char **argv)
 const struct cli_command cmd_restore = {
     .name = "restore",
     .arguments = "FILE [OPTION...]",
-    .summary = "put a backup in the place of the database",
+    .summary = "replace the database by a backup",
     .help =
-        "  FILE              what `troupe backup` wrote. It is verified first\n" OPTIONS_STORE_TEXT
-        "\n"
-        "Everything that is in the database now is replaced, in one transaction: a restore that\n"
-        "fails or is cut leaves what was there. Refused while a server runs. A data directory\n"
-        "that is not there is made. Of PostgreSQL, psql and pg_restore must be installed. Exit\n"
-        "status: 0 done, 1 it failed.\n"
+        "  FILE              a file of `troupe backup`. The command verifies it "
+        "first\n" OPTIONS_STORE_TEXT "\n"
+        "The restore replaces all data in the database in one transaction. If it fails or is\n"
+        "interrupted, the old data stays. It fails while a server runs. It creates a missing data\n"
+        "directory. PostgreSQL needs psql and pg_restore. Exit status: 0 success, 1 failure.\n"
         "\n"
         "Examples:\n"
         "\n"
         "  troupe restore copy.db --data /var/lib/troupe\n"
         "  troupe restore troupe.dump --db postgresql://troupe@localhost/troupe\n",
-    .run = run,
+    .run = restore_run,
 };

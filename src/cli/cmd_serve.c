@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_serve.c: `troupe serve`. The main thread starts the server and then only waits for signals:
- * TERM and INT drain it, a second one ends it at once, HUP reloads. They are blocked before the
- * first thread exists, so that no worker is ever interrupted by them. */
+/* cmd_serve.c: `troupe serve`. The main thread starts the server and then waits for signals: TERM and
+ * INT drain the server, a second one ends the process at once, HUP reloads the settings. The main
+ * thread blocks them before it starts other threads, so that they interrupt no worker. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,19 +25,19 @@ static void block_signals(sigset_t *ret_waited)
     sigaddset(ret_waited, SIGINT);
     sigaddset(ret_waited, SIGHUP);
     pthread_sigmask(SIG_BLOCK, ret_waited, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a peer that went away is an error of its write */
+    signal(SIGPIPE, SIG_IGN); /* a write to a closed connection returns EPIPE */
 }
 
 static void on_second_signal(int number)
 {
-    static const char text[] = "troupe: second signal: ending at once\n";
+    static const char text[] = "troupe: The second signal ends the server at once.\n";
 
     (void)number;
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     _exit(CLI_FAILED);
 }
 
-/* From now on the next TERM or INT does not wait for anybody. */
+/* End the process at the next TERM or INT. */
 static void arm_second_signal(const sigset_t *waited)
 {
     struct sigaction action = { .sa_handler = on_second_signal };
@@ -52,7 +52,7 @@ static void print_first_request(const struct server *server)
     static const char unix_prefix[] = "http://unix:";
     const char *address = server->public_address;
 
-    printf("\nA first request, to copy:\n\n  %scurl ", cli_bold());
+    printf("\nTry a first request:\n\n  %scurl ", cli_bold());
     if (strncmp(address, unix_prefix, sizeof unix_prefix - 1) == 0)
         printf("--unix-socket %s http://localhost", address + sizeof unix_prefix - 1);
     else
@@ -71,14 +71,15 @@ static void print_ready(const struct server *server)
         admin_address(server->admin));
     printf("  data     %s (%s)\n", server->data_path, sql_backend(server->sql));
     printf("  service  %s%s\n", server->service_did,
-        config_is_on(&server->config, CONFIG_SERVER_DEV) ? " (--dev: did:key issuers are accepted)"
-                                                         : "");
+        config_is_on(&server->config, CONFIG_SERVER_DEV)
+            ? " (--dev: the server accepts did:key issuers)"
+            : "");
     print_first_request(server);
-    printf("Ctrl-C ends it when its requests are done.\n");
+    printf("Ctrl-C finishes the requests in flight and ends the server.\n");
     fflush(stdout);
 }
 
-/* False at the first TERM or INT. */
+/* Returns false for TERM and INT. */
 static bool handle_signal(struct server *server, int number)
 {
     if (number == SIGHUP) {
@@ -88,7 +89,7 @@ static bool handle_signal(struct server *server, int number)
     return number != SIGTERM && number != SIGINT;
 }
 
-/* Load balancers look at /readyz and take their time: serve on meanwhile. */
+/* Serve on for server.drain_delay: load balancers poll /readyz and need time to notice. */
 static void wait_before_drain(const struct server *server, const sigset_t *waited)
 {
     uint64_t delay_ns = config_number(&server->config, CONFIG_SERVER_DRAIN_DELAY);
@@ -103,17 +104,17 @@ static void wait_before_drain(const struct server *server, const sigset_t *waite
         on_second_signal(number);
 }
 
-static void drain(struct server *server, const sigset_t *waited)
+static void serve_drain(struct server *server, const sigset_t *waited)
 {
     uint32_t cut;
 
-    LOG_PLAIN(LOG_INFO, "ops", "draining");
+    LOG_PLAIN(LOG_INFO, "ops", "the server is draining");
     admin_set_phase(server->admin, ADMIN_DRAINING);
     systemd_notify(&server->systemd, "STOPPING=1\nSTATUS=draining");
     wait_before_drain(server, waited);
     arm_second_signal(waited);
     cut = server_drain(server);
-    LOG(cut == 0 ? LOG_INFO : LOG_WARN, "ops", "drained", LOG_INT("cut", cut));
+    LOG(cut == 0 ? LOG_INFO : LOG_WARN, "ops", "the server has drained", LOG_INT("cut", cut));
 }
 
 static int serve_until_signal(struct server *server)
@@ -133,16 +134,16 @@ static int serve_until_signal(struct server *server)
         do
             number = sigwaitinfo(&waited, NULL);
         while (number < 0 || handle_signal(server, number));
-        drain(server, &waited);
+        serve_drain(server, &waited);
     }
     server_stop(server);
     server_leave_data(server, rc != 0);
     if (rc == 0)
-        LOG_PLAIN(LOG_INFO, "ops", "ended");
+        LOG_PLAIN(LOG_INFO, "ops", "the server has ended");
     return rc == 0 && !atomic_load(&server->has_failed) ? CLI_OK : CLI_FAILED;
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int serve_run(const struct cli_command *command, int argc, char **argv)
 {
     bool is_dev = false;
     const struct options_switch switches[] = { { "--dev", &is_dev }, { NULL, NULL } };
@@ -172,13 +173,13 @@ const struct cli_command cmd_serve = {
     .arguments = "[OPTION...]",
     .summary = "run the server",
     .help =
-        "Listens on loopback and stores in ./troupe-data unless told otherwise.\n"
+        "The server listens on 127.0.0.1 and stores its data in ./troupe-data by default.\n"
         "\n" OPTIONS_TEXT
         "  --dev             for a developer's machine: the service is did:web:localhost and\n"
-        "                    did:key issuers are accepted; every other check stays\n"
+        "                    accepts did:key issuers; every other check stays\n"
         "\n"
-        "TERM and INT (Ctrl-C) finish the requests in flight and end; a second one ends at\n"
-        "once. HUP reads the settings again and applies those that are safe to change.\n"
+        "TERM and INT (Ctrl-C) finish the requests in flight and end the server; a second signal\n"
+        "ends it at once. HUP reloads the settings that are safe to change.\n"
         "\n"
         "Examples:\n"
         "\n"
@@ -187,5 +188,5 @@ const struct cli_command cmd_serve = {
         "  troupe serve --data /var/lib/troupe --set auth.service_did=did:web:chat.example.org\n"
         "  troupe serve --data /var/lib/troupe --db postgresql://troupe@localhost/troupe \\\n"
         "      --set auth.service_did=did:web:chat.example.org\n",
-    .run = run,
+    .run = serve_run,
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_status.c: `troupe status` and `troupe drain`: a running server, asked through its admin
- * listener. */
+/* cmd_status.c: `troupe status` and `troupe drain`: show a running server, or tell it to end, through
+ * its admin listener. */
 #include <stdio.h>
 
 #include "cli/admin_client.h"
 
-static void print_text(const struct json *root, const char *key)
+static void print_fact(const struct json *root, const char *key)
 {
     struct span text;
 
@@ -13,7 +13,7 @@ static void print_text(const struct json *root, const char *key)
         printf("%-10s %.*s\n", key, (int)text.size, text.at);
 }
 
-static long long number(const struct json *root, const char *key)
+static long long status_number(const struct json *root, const char *key)
 {
     int64_t value = 0;
 
@@ -43,28 +43,28 @@ static void print_status(const struct json *root, bool is_ready)
 
     printf("%s%s%s\n\n", cli_bold(), is_ready ? "ready" : "not ready", cli_plain());
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
-        print_text(root, facts[i]);
-    printf("%-10s %lld s\n", "uptime", number(root, "uptime_s"));
+        print_fact(root, facts[i]);
+    printf("%-10s %lld s\n", "uptime", status_number(root, "uptime_s"));
     printf("%-10s %lld live, %lld crashes, %lld restarts\n", "actors",
-        number(json_get(root, "actors"), "live"), number(json_get(root, "actors"), "crashes"),
-        number(json_get(root, "actors"), "restarts"));
+        status_number(json_get(root, "actors"), "live"),
+        status_number(json_get(root, "actors"), "crashes"),
+        status_number(json_get(root, "actors"), "restarts"));
     printf("%-10s %lld handled, %lld queued, %lld dead\n", "messages",
-        number(json_get(root, "messages"), "handled"), number(json_get(root, "messages"), "queued"),
-        number(json_get(root, "messages"), "dead"));
+        status_number(json_get(root, "messages"), "handled"),
+        status_number(json_get(root, "messages"), "queued"),
+        status_number(json_get(root, "messages"), "dead"));
     printf("checks\n");
     print_checks(root);
 }
 
-static int show(const struct cli_command *command, struct buffer *body, bool as_json)
+static int status_print(const struct cli_command *command, struct buffer *body, bool as_json)
 {
     struct json_doc doc = { 0 };
     bool is_ready = false;
 
     if (json_parse_copy(&doc, (struct span){ body->bytes, body->size }, 0) != 0) {
-        fprintf(
-            stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
         json_doc_free(&doc);
-        return CLI_FAILED;
+        return admin_client_not_json(command);
     }
     (void)json_bool(json_get(json_root(&doc), "ready"), &is_ready);
     if (as_json)
@@ -75,7 +75,7 @@ static int show(const struct cli_command *command, struct buffer *body, bool as_
     return is_ready ? CLI_OK : CLI_FAILED;
 }
 
-static int run_status(const struct cli_command *command, int argc, char **argv)
+static int status_run(const struct cli_command *command, int argc, char **argv)
 {
     bool as_json = false;
     const struct options_switch switches[] = { { "--json", &as_json }, { NULL, NULL } };
@@ -90,15 +90,15 @@ static int run_status(const struct cli_command *command, int argc, char **argv)
     rc = CLI_FAILED;
     if (admin_client_init(&client, command, &options) == 0) {
         if (admin_client_ask(&client, command, false, "/v1/status", &body) == 200)
-            rc = show(command, &body, as_json);
-        admin_client_finish(&client);
+            rc = status_print(command, &body, as_json);
+        admin_client_fini(&client);
     }
     buffer_free(&body);
     options_free(&options);
     return rc;
 }
 
-static int run_drain(const struct cli_command *command, int argc, char **argv)
+static int drain_run(const struct cli_command *command, int argc, char **argv)
 {
     struct buffer body = { 0 };
     struct admin_client client;
@@ -114,7 +114,7 @@ static int run_drain(const struct cli_command *command, int argc, char **argv)
             printf("%s is draining\n", client.address);
             rc = CLI_OK;
         }
-        admin_client_finish(&client);
+        admin_client_fini(&client);
     }
     buffer_free(&body);
     options_free(&options);
@@ -122,29 +122,29 @@ static int run_drain(const struct cli_command *command, int argc, char **argv)
 }
 
 #define WHERE_TEXT                                                                                 \
-    "The server is found by --admin ADDR, by the address that it keeps in its data directory\n"    \
+    "The command finds the server by --admin ADDR, by the address in its data directory\n"         \
     "(--data DIR), or by the settings.\n"                                                          \
     "\n" OPTIONS_ADMIN_TEXT "\n"
 
 const struct cli_command cmd_status = {
     .name = "status",
     .arguments = "[--json] [OPTION...]",
-    .summary = "show how a running server is; 0 if it is ready, else 1",
+    .summary = "show the state of a running server; exit status 0 if it is ready",
     .help = WHERE_TEXT "Examples:\n"
                        "\n"
                        "  troupe status --data troupe-data\n"
                        "  troupe status --admin 127.0.0.1:8081 --json\n",
-    .run = run_status,
+    .run = status_run,
 };
 
 const struct cli_command cmd_drain = {
     .name = "drain",
     .arguments = "[OPTION...]",
-    .summary = "ask a running server to finish its requests and end",
-    .help = WHERE_TEXT "Needs the admin token, which is in the data directory.\n"
+    .summary = "tell a running server to finish its requests and end",
+    .help = WHERE_TEXT "The command needs the admin token, which is in the data directory.\n"
                        "\n"
                        "Example:\n"
                        "\n"
                        "  troupe drain --data troupe-data\n",
-    .run = run_drain,
+    .run = drain_run,
 };

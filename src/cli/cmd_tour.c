@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_tour.c: `troupe tour`, a short walk through running actors. */
+/* cmd_tour.c: `troupe tour`: a short walk through running actors. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const struct tour_step *const steps[] = {
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
-/* ---- what steps use ------------------------------------------------------------------------- */
+/* ---- helpers of the steps ------------------------------------------------------------------------- */
 
 void tour_must(int rc)
 {
@@ -40,7 +40,7 @@ void tour_print(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    printf("     %s\n", line); /* one call: workers print too */
+    printf("     %s\n", line); /* in one call: workers print at the same time */
 }
 
 void tour_print_stream(void (*write)(struct tr_system *system, FILE *out), struct tr_system *system)
@@ -58,7 +58,7 @@ void tour_print_stream(void (*write)(struct tr_system *system, FILE *out), struc
     free(text);
 }
 
-static void on_log(void *data, const char *line)
+static void on_tour_log(void *data, const char *line)
 {
     (void)data;
     tour_print("log: %s", line);
@@ -66,12 +66,12 @@ static void on_log(void *data, const char *line)
 
 struct tr_system_options tour_driven(void)
 {
-    return (struct tr_system_options){ .driven = true, .log = on_log };
+    return (struct tr_system_options){ .driven = true, .log = on_tour_log };
 }
 
 struct tr_system_options tour_threads(uint32_t workers)
 {
-    return (struct tr_system_options){ .workers = workers, .log = on_log };
+    return (struct tr_system_options){ .workers = workers, .log = on_tour_log };
 }
 
 static enum tr_next ids_handle(void *state, struct tr_context *ctx, void *message)
@@ -98,12 +98,12 @@ const struct tr_type ids_type = {
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-/* False when there is nobody to press it. */
+/* False at the end of the input. */
 static bool wait_for_enter(void)
 {
     int c;
 
-    printf("%s   Enter goes on, Ctrl-D ends the tour. %s", cli_dim(), cli_plain());
+    printf("%s   Press Enter to go on, Ctrl-D to end the tour. %s", cli_dim(), cli_plain());
     fflush(stdout);
     while ((c = getchar()) != EOF && c != '\n') {
     }
@@ -111,10 +111,10 @@ static bool wait_for_enter(void)
     return c != EOF;
 }
 
-static void walk(bool step_by_step)
+static void tour_walk(bool step_by_step)
 {
-    printf("A tour of Troupe in %d steps. What is indented deeper was printed by actors that run "
-           "now.\n\n",
+    printf(
+        "A tour of Troupe in %d steps. Running actors print the lines with the deeper indent.\n\n",
         STEPS);
     for (size_t i = 0; i < STEPS; i++) {
         if (i > 0 && step_by_step && !wait_for_enter())
@@ -125,11 +125,12 @@ static void walk(bool step_by_step)
         steps[i]->run();
         printf("\n");
     }
-    printf("Next: docs/guide/README.md has it all in short pages, with programs to compile;\n"
-           "examples/tinychat is a chat server in one file; include/troupe/ has every function.\n");
+    printf("Next: docs/guide/README.md explains it in short pages, with programs to compile;\n"
+           "examples/tinychat is a chat server in one file; include/troupe/ documents every "
+           "function.\n");
 }
 
-static int run(const struct cli_command *command, int argc, char **argv)
+static int tour_run(const struct cli_command *command, int argc, char **argv)
 {
     bool step_by_step = false;
 
@@ -142,10 +143,10 @@ static int run(const struct cli_command *command, int argc, char **argv)
             step_by_step = true;
         else
             return cli_wrong(command,
-                argv[i][0] == '-' ? "there is no option" : "no argument is expected, but there is",
+                argv[i][0] == '-' ? "There is no option" : "There is one argument too many:",
                 argv[i]);
     }
-    walk(step_by_step);
+    tour_walk(step_by_step);
     return fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
 }
 
@@ -153,7 +154,7 @@ const struct cli_command cmd_tour = {
     .name = "tour",
     .arguments = "[--step]",
     .summary = "walk through running actors, with explanations",
-    .help = "It takes a few seconds, starts nothing that stays, and needs nothing.\n"
+    .help = "The tour takes a few seconds, needs no server and leaves nothing behind.\n"
             "\n"
             "  --step     wait for Enter after every step\n"
             "\n"
@@ -162,5 +163,5 @@ const struct cli_command cmd_tour = {
             "  troupe tour\n"
             "  troupe tour --step\n"
             "  NO_COLOR=1 troupe tour | less\n",
-    .run = run,
+    .run = tour_run,
 };

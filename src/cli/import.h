@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import.h: what `troupe import NAME` can import. Commands know no service: main.c has the list. */
+/* import.h: the sources of `troupe import NAME`. cli includes no service: main.c defines the list. */
 #ifndef CLI_IMPORT_H
 #define CLI_IMPORT_H
 
@@ -8,10 +8,10 @@
 
 struct cli_import_task {
     const char *from; /* a URL */
-    struct sql *sql;  /* NULL in a dry run into a database that is not there yet */
+    struct sql *sql;  /* NULL in a dry run if the database does not exist */
     bool is_dry;
     int64_t now_ms;
-    void *data; /* of the three: */
+    void *data; /* for the three callbacks */
     void (*on_progress)(void *data, uint64_t done, uint64_t total);
     void (*on_finding)(void *data, struct span subject, const char *text);
     void (*on_fate)(void *data, const char *table, const char *reason, uint64_t rows);
@@ -19,7 +19,7 @@ struct cli_import_task {
 
 struct cli_import {
     const char *name;
-    /* Blocks. 0, or an error with a sentence in `why`. */
+    /* Import everything. Blocks. Returns 0, or an error code and a sentence in `why`. */
     int (*run)(const struct cli_import_task *task, char *why, size_t why_size);
 };
 

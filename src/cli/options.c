@@ -12,7 +12,7 @@
 
 static const struct {
     const char *name;
-    const char *key; /* NULL: handled by name */
+    const char *key; /* NULL: take_known has a case for it */
 } known[] = {
     { "--config", NULL },
     { "--set", NULL },
@@ -25,8 +25,8 @@ static const struct {
 };
 enum { KNOWN = sizeof known / sizeof known[0] };
 
-/* Does the argument begin with this option? *ret_value is what follows its "=", or NULL. */
-static bool is_option(const char *argument, const char *name, const char **ret_value)
+/* True if the argument is this option. *ret_value is the text after its "=", or NULL. */
+static bool option_matches(const char *argument, const char *name, const char **ret_value)
 {
     size_t size = strlen(name);
 
@@ -44,23 +44,23 @@ static bool add_flag(struct options *options, const char *name, const char *key,
     return true;
 }
 
-/* KEY=VALUE; the key needs memory of its own to end with a zero. */
+/* Split KEY=VALUE. The key gets its own memory, to end with a zero. */
 static int take_set(const struct cli_command *command, struct options *options, const char *text)
 {
     const char *equals = strchr(text, '=');
     char *key;
 
     if (equals == NULL)
-        return cli_wrong(command, "--set wants KEY=VALUE, not", text);
+        return cli_wrong(command, "--set takes KEY=VALUE, not", text);
     key = base_alloc(sizeof(char *) + (size_t)(equals - text) + 1);
     if (key == NULL)
-        return cli_wrong(command, "out of memory", NULL);
-    memcpy(key, &options->keys, sizeof(char *)); /* a list of what to free */
+        return cli_wrong(command, "The command is out of memory", NULL);
+    memcpy(key, &options->keys, sizeof(char *)); /* a list, for options_free */
     options->keys = key;
     memcpy(key + sizeof(char *), text, (size_t)(equals - text));
     key[sizeof(char *) + (size_t)(equals - text)] = '\0';
     if (!add_flag(options, "--set", key + sizeof(char *), equals + 1))
-        return cli_wrong(command, "too many --set options", NULL);
+        return cli_wrong(command, "There are more than 64 options", NULL);
     return OPTIONS_GO_ON;
 }
 
@@ -72,7 +72,7 @@ static int take_known(
     if (strcmp(known[index].name, "--config") == 0)
         options->config_path = value;
     else if (!add_flag(options, known[index].name, known[index].key, value))
-        return cli_wrong(command, "too many options", NULL);
+        return cli_wrong(command, "There are more than 64 options", NULL);
     return OPTIONS_GO_ON;
 }
 
@@ -87,30 +87,30 @@ static bool take_switch(const struct options_switch *switches, const char *argum
     return false;
 }
 
-/* One argument and, where it needs one, its value. */
-static int take(const struct cli_command *command, struct options *options, int argc, char **argv,
-    int *position)
+/* Take one option and its value. */
+static int take_option(const struct cli_command *command, struct options *options, int argc,
+    char **argv, int *position)
 {
     const char *argument = argv[*position];
     const char *value;
 
     for (size_t i = 0; i < KNOWN; i++) {
-        if (!is_option(argument, known[i].name, &value))
+        if (!option_matches(argument, known[i].name, &value))
             continue;
         if (value == NULL && *position + 1 < argc)
             value = argv[++*position];
         if (value == NULL)
-            return cli_wrong(command, "there is no value after", argument);
+            return cli_wrong(command, "There is no value after", argument);
         return take_known(command, options, i, value);
     }
-    return cli_wrong(command, "there is no option", argument);
+    return cli_wrong(command, "There is no option", argument);
 }
 
 static int take_word(
     const struct cli_command *command, struct options *options, size_t words_max, const char *word)
 {
     if (options->word_count == words_max)
-        return cli_wrong(command, "do not know what to do with", word);
+        return cli_wrong(command, "There is one argument too many:", word);
     options->words[options->word_count++] = word;
     return OPTIONS_GO_ON;
 }
@@ -118,7 +118,7 @@ static int take_word(
 int options_parse(const struct cli_command *command, int argc, char **argv,
     const struct options_switch *switches, size_t words_max, struct options *ret_options)
 {
-    bool has_ended = false; /* the options, with -- */
+    bool has_ended = false; /* a -- ended the options */
     int rc = OPTIONS_GO_ON;
 
     *ret_options = (struct options){ 0 };
@@ -131,7 +131,7 @@ int options_parse(const struct cli_command *command, int argc, char **argv,
             cli_help(command);
             rc = CLI_OK;
         } else if (!take_switch(switches, argv[i])) {
-            rc = take(command, ret_options, argc, argv, &i);
+            rc = take_option(command, ret_options, argc, argv, &i);
         }
     }
     if (rc != OPTIONS_GO_ON)
@@ -159,9 +159,9 @@ struct config_sources options_sources(const struct options *options)
         .flag_count = options->flag_count };
 }
 
-static void complain(const struct cli_command *command, const struct buffer *errors, int rc)
+static void options_complain(const struct cli_command *command, const struct buffer *errors, int rc)
 {
-    fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors->size,
+    fprintf(stderr, "troupe %s: The settings have errors:\n%.*s", command->name, (int)errors->size,
         errors->size == 0 ? "" : errors->bytes);
     if (errors->size == 0)
         fprintf(stderr, "%s\n", tr_error_text(rc));
@@ -175,7 +175,7 @@ int options_load(
     int rc = config_load(&sources, ret_config, &errors);
 
     if (rc != 0)
-        complain(command, &errors, rc);
+        options_complain(command, &errors, rc);
     buffer_free(&errors);
     return rc;
 }
@@ -193,7 +193,7 @@ int options_load_checked(
             config_fini(ret_config);
     }
     if (rc != 0)
-        complain(command, &errors, rc);
+        options_complain(command, &errors, rc);
     buffer_free(&errors);
     return rc;
 }

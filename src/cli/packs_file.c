@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_file.c: files and the line that shows how far it is, for `troupe packs`. */
+/* packs_file.c: messages, the line of progress, and files of `troupe packs`. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ int packs_fail(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    /* A server's words may be in it: they must not drive the terminal. */
+    /* The text may quote a server: it must not control the terminal. */
     for (char *at = text; *at != '\0'; at++)
         if (((unsigned char)*at < ' ' && *at != '\n') || *at == 0x7f)
             *at = '?';
@@ -41,7 +41,7 @@ int packs_wrong_pack(const struct packs_arguments *arguments, const char *what, 
     char text[512];
 
     snprintf(text, sizeof text,
-        "%s 1 to 128 of a-z 0-9 . _ -, not beginning with a dot: '%.130s' is not that", what, name);
+        "%s 1 to 128 of a-z 0-9 . _ - and does not begin with a dot, unlike '%.130s'", what, name);
     return cli_wrong(arguments->command, text, NULL);
 }
 
@@ -50,8 +50,8 @@ int packs_wrong_version(const struct packs_arguments *arguments)
     char text[512];
 
     snprintf(text, sizeof text,
-        "--version wants 1 to 64 of A-Z a-z 0-9 . + _ -, not beginning with a dot: '%.70s' is not "
-        "that",
+        "--version has 1 to 64 of A-Z a-z 0-9 . + _ - and does not begin with a dot, unlike "
+        "'%.70s'",
         arguments->version);
     return cli_wrong(arguments->command, text, NULL);
 }
@@ -63,17 +63,17 @@ int packs_check_trust(const struct packs_arguments *arguments)
     if (arguments->trust == NULL || manifest_keys_add(&keys, span_of(arguments->trust)) == 0)
         return CLI_OK;
     return cli_wrong(
-        arguments->command, "--trust wants an Ed25519 key like z6Mk..., not", arguments->trust);
+        arguments->command, "--trust takes an Ed25519 key like z6Mk..., not", arguments->trust);
 }
 
-void packs_say_away(const struct packs_arguments *arguments, long status)
+void packs_print_retry(const struct packs_arguments *arguments, long status)
 {
     if (arguments->quiet)
         return;
     if (status == 0)
-        fprintf(stderr, "the server is away; trying for %d s\n", PACKS_TRY_S);
+        fprintf(stderr, "The server is unreachable; retrying for %d s.\n", PACKS_TRY_S);
     else
-        fprintf(stderr, "the server is busy (%ld); trying for %d s\n", status, PACKS_TRY_S);
+        fprintf(stderr, "The server is busy (%ld); retrying for %d s.\n", status, PACKS_TRY_S);
 }
 
 /* ---- progress ------------------------------------------------------------------------------- */
@@ -85,13 +85,13 @@ static uint64_t now_ns(void)
     return env->now_ns(env->data);
 }
 
-void packs_progress_begin(
+void packs_progress_start(
     struct packs_progress *progress, const char *what, uint64_t at, uint64_t total, bool quiet)
 {
     *progress = (struct packs_progress){ .what = what,
         .total = total,
-        .begun_at = at,
-        .begun_ns = now_ns(),
+        .start_at = at,
+        .start_ns = now_ns(),
         .is_shown = !quiet && isatty(STDERR_FILENO) };
 }
 
@@ -107,7 +107,7 @@ void packs_progress_wait(struct packs_progress *progress, const char *text)
 void packs_progress_show(struct packs_progress *progress, uint64_t at)
 {
     uint64_t now = now_ns();
-    double seconds = (double)(now - progress->begun_ns) / 1e9;
+    double seconds = (double)(now - progress->start_ns) / 1e9;
     unsigned part, filled;
 
     if (!progress->is_shown || now - progress->shown_ns < SHOW_EVERY_NS)
@@ -118,7 +118,7 @@ void packs_progress_show(struct packs_progress *progress, uint64_t at)
     fprintf(stderr, "\r%-10s [%.*s%*s] %3u%%  %.1f of %.1f MB  %.1f MB/s\033[K", progress->what,
         (int)filled, "########################", (int)(BAR - filled), "", part, (double)at / 1e6,
         (double)progress->total / 1e6,
-        seconds > 0 && at > progress->begun_at ? (double)(at - progress->begun_at) / 1e6 / seconds
+        seconds > 0 && at > progress->start_at ? (double)(at - progress->start_at) / 1e6 / seconds
                                                : 0.0);
     fflush(stderr);
 }
@@ -174,7 +174,7 @@ bool packs_read(int folder, const char *path, size_t size_max, struct buffer *re
         errno = EINVAL;
         return false;
     }
-    *ret_text = (struct buffer){ .size_max = size_max + 8192 }; /* it is read in steps of 4096 */
+    *ret_text = (struct buffer){ .size_max = size_max + 8192 }; /* read in steps of 4096 */
     while (got > 0) {
         char *to = buffer_reserve(ret_text, 4096);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_get.c: `troupe packs get` and `list`. The signed manifest comes first: it says which bytes
- * are wanted, so whatever the server sends afterwards either is that or is thrown away. */
+/* packs_get.c: `troupe packs get` and `list`. The command fetches the signed manifest first, which
+ * names the bytes of the pack; it discards any other bytes that the server sends. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,14 +21,14 @@ struct get {
     char out[PATH_MAX];
     char part[PATH_MAX];
     int fd;
-    uint64_t at; /* bytes that are in `part` */
+    uint64_t at; /* bytes in `part` */
     bool is_refused;
     long status;
     int write_error;
     struct packs_progress progress;
 };
 
-/* ---- what is wanted ------------------------------------------------------------------------- */
+/* ---- the manifest ------------------------------------------------------------------------- */
 
 static bool copy_member(const struct json *root, const char *key, char *to, size_t size)
 {
@@ -41,26 +41,26 @@ static bool copy_member(const struct json *root, const char *key, char *to, size
     return true;
 }
 
-/* Of the version that was asked for? False: it was said. */
-static bool is_wanted(const struct get *get)
+/* True if the manifest is of the requested version. False: the message is on stderr. */
+static bool is_wanted_version(const struct get *get)
 {
     const char *wanted = get->arguments->version;
 
     if (wanted == NULL || strcmp(wanted, get->manifest.version) == 0)
         return true;
     packs_fail(
-        "the server sent the manifest of version %s, not of %s", get->manifest.version, wanted);
+        "The server sent the manifest of version %s instead of %s.", get->manifest.version, wanted);
     return false;
 }
 
-/* Without a signature: the server's word alone. */
+/* Accept an unsigned pack by the server's checksum. */
 static int take_unsigned(struct get *get, const struct json *root)
 {
     int64_t size = -1;
 
     if (!get->arguments->is_unsigned)
-        return packs_fail("%s is not signed, so nobody vouches for its bytes but this server.\n"
-                          "--unsigned takes it by its checksum alone.",
+        return packs_fail("%s is not signed, so only this server vouches for its bytes.\n"
+                          "Use --unsigned to accept it by its checksum alone.",
             get->arguments->word);
     snprintf(get->manifest.pack, sizeof get->manifest.pack, "%s", get->arguments->word);
     if (!copy_member(root, "version", get->manifest.version, sizeof get->manifest.version) ||
@@ -68,22 +68,22 @@ static int take_unsigned(struct get *get, const struct json *root)
         !json_int(json_get(root, "size_bytes"), &size) || size < 0 ||
         !manifest_is_version(span_of(get->manifest.version)) ||
         strspn(get->manifest.sha256, "0123456789abcdef") != 64) /* it goes into a header */
-        return packs_fail("the server's answer is no manifest");
-    if (!is_wanted(get))
+        return packs_fail("The server's answer is not a manifest.");
+    if (!is_wanted_version(get))
         return CLI_FAILED;
     get->manifest.size = (uint64_t)size;
     return CLI_OK;
 }
 
-/* The keys to begin with: given, pinned, or none at the first time. */
-static int gather_trust(const struct get *get, struct manifest_keys *ret_keys)
+/* Collect the trusted keys: of --trust, or the pinned ones; none at the first get. */
+static int get_trusted_keys(const struct get *get, struct manifest_keys *ret_keys)
 {
     const char *trust = get->arguments->trust;
 
     if (trust == NULL)
         return packs_pins_load(get->arguments->pins, get->arguments->word, ret_keys);
     *ret_keys = (struct manifest_keys){ 0 };
-    (void)manifest_keys_add(ret_keys, span_of(trust)); /* packs_check_trust was asked before */
+    (void)manifest_keys_add(ret_keys, span_of(trust)); /* packs_check_trust has validated it */
     return CLI_OK;
 }
 
@@ -93,36 +93,36 @@ static int take_signed(struct get *get, const struct json *root)
     const char *why = NULL;
     struct manifest_keys keys;
     bool is_first;
-    int rc = gather_trust(get, &keys);
+    int rc = get_trusted_keys(get, &keys);
 
     if (rc != CLI_OK)
         return rc;
     is_first = keys.count == 0;
     if (manifest_document_check(root, get->arguments->word, &keys, &get->manifest, &why) != 0)
         return packs_signer_explain(get->arguments, root, &keys, signer)
-                   ? packs_fail("%s %s", get->arguments->word, signer)
+                   ? packs_fail("%s %s.", get->arguments->word, signer)
                    : packs_fail(
-                         "the manifest of %s cannot be trusted: %s", get->arguments->word, why);
-    if (!is_wanted(get))
+                         "The manifest of %s cannot be trusted: %s.", get->arguments->word, why);
+    if (!is_wanted_version(get))
         return CLI_FAILED;
     if (is_first)
-        fprintf(stderr, "trusting %s for %s from now on: it is the first time\n", get->manifest.key,
-            get->arguments->word);
+        fprintf(stderr, "This is the first get of a signed pack: %s is now the pinned key of %s.\n",
+            get->manifest.key, get->arguments->word);
     return packs_pins_save(get->arguments->pins, get->arguments->word, &keys);
 }
 
-/* 404, in the words of who asked. */
+/* Explain a 404. */
 static int fail_missing(const struct get *get)
 {
     const struct packs_arguments *arguments = get->arguments;
     const char *place = get->web.socket[0] != '\0' ? get->web.socket : get->web.base;
 
     if (packs_answer_is(&get->answer, "PackNotFound"))
-        return packs_fail("there is no pack %s on %s", arguments->word, place);
+        return packs_fail("There is no pack %s on %s.", arguments->word, place);
     if (packs_answer_is(&get->answer, "VersionNotFound") && arguments->version != NULL)
         return packs_fail(
-            "there is no version %s of %s on %s", arguments->version, arguments->word, place);
-    return packs_web_complain(&get->web, "the manifest", &get->answer);
+            "There is no version %s of %s on %s.", arguments->version, arguments->word, place);
+    return packs_web_complain(&get->web, "The manifest", &get->answer);
 }
 
 static int fetch_manifest(struct get *get)
@@ -140,11 +140,11 @@ static int fetch_manifest(struct get *get)
     if (packs_web_ask(&get->web, "GET", path, NULL, &get->answer) != 200)
         return get->answer.status == 404
                    ? fail_missing(get)
-                   : packs_web_complain(&get->web, "the manifest", &get->answer);
+                   : packs_web_complain(&get->web, "The manifest", &get->answer);
     rc = json_parse_copy(
         &doc, (struct span){ get->answer.body.bytes, get->answer.body.size }, JSON_UNIQUE_KEYS);
     if (rc != 0)
-        rc = packs_fail("the server's answer is no manifest");
+        rc = packs_fail("The server's answer is not a manifest.");
     else if (json_string(json_get(json_root(&doc), "manifest"), &text))
         rc = take_signed(get, json_root(&doc));
     else
@@ -162,19 +162,19 @@ static size_t on_bytes(char *bytes, size_t size, size_t count, void *data)
 
     if (get->status == 0) {
         curl_easy_getinfo(get->web.curl, CURLINFO_RESPONSE_CODE, &get->status);
-        if (get->status == 200 && get->at > 0) { /* from the beginning, then */
+        if (get->status == 200 && get->at > 0) { /* the server sends the file from the start */
             get->at = 0;
             if (ftruncate(get->fd, 0) != 0)
                 get->write_error = errno;
         }
     }
-    if (get->status != 200 && get->status != 206) { /* an error: its text is short, or cut off */
+    if (get->status != 200 && get->status != 206) { /* an error; keep the start of its text */
         if (get->answer.body.size >= ERROR_BYTES)
             return 0;
         (void)buffer_append(&get->answer.body, bytes, left);
         return left;
     }
-    if (left > get->manifest.size - get->at) { /* more than there can be */
+    if (left > get->manifest.size - get->at) { /* more than the manifest names */
         get->is_refused = true;
         return 0;
     }
@@ -193,7 +193,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t count, void *data)
     return get->write_error == 0 ? size * count : 0;
 }
 
-/* One request for what is missing. True: it came to its end. */
+/* Request the missing bytes. True if the transfer completed. */
 static bool fetch_rest(struct get *get)
 {
     struct curl_slist *headers = NULL;
@@ -218,7 +218,7 @@ static bool fetch_rest(struct get *get)
     curl_easy_setopt(get->web.curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_S);
     get->status = 0;
     buffer_clear(&get->answer.body);
-    packs_progress_wait(&get->progress, "waiting: the server verifies it before it sends it");
+    packs_progress_wait(&get->progress, "waiting: the server verifies the file before it sends it");
     code = curl_easy_perform(get->web.curl);
     curl_slist_free_all(headers);
     curl_easy_getinfo(get->web.curl, CURLINFO_RESPONSE_CODE, &get->answer.status);
@@ -229,7 +229,7 @@ static bool fetch_rest(struct get *get)
     return code == CURLE_OK && (get->answer.status == 200 || get->answer.status == 206);
 }
 
-static bool is_passing(long status)
+static bool is_temporary(long status)
 {
     return status == 0 || status == 408 || status == 429 || (status >= 502 && status <= 504);
 }
@@ -244,24 +244,24 @@ static int fetch_all(struct get *get)
         if (fetch_rest(get) && get->at > before)
             continue;
         if (get->write_error != 0)
-            return packs_fail("%s: %s", get->part, strerror(get->write_error));
+            return packs_fail("%s: %s.", get->part, strerror(get->write_error));
         if (get->is_refused)
-            return packs_fail(
-                "the server sends more bytes than the manifest names: this is not it");
-        if (!is_passing(get->answer.status))
-            return packs_web_complain(&get->web, "downloading", &get->answer);
+            return packs_fail("The server sends more bytes than the manifest names; the command "
+                              "keeps none of them.");
+        if (!is_temporary(get->answer.status))
+            return packs_web_complain(&get->web, "The download", &get->answer);
         if (failed == 0 || get->at > before) {
             packs_progress_end(&get->progress);
-            packs_say_away(get->arguments, get->answer.status);
+            packs_print_retry(get->arguments, get->answer.status);
         }
         failed = get->at > before ? 1 : failed + 1;
         if (failed > PACKS_TRIES) {
             packs_progress_end(&get->progress);
-            packs_web_complain(&get->web, "downloading", &get->answer);
-            return packs_fail("%.1f of %.1f MB are in %s: run the same command again to go on",
+            packs_web_complain(&get->web, "The download", &get->answer);
+            return packs_fail("%.1f of %.1f MB are in %s; run the same command again to go on.",
                 (double)get->at / 1e6, (double)get->manifest.size / 1e6, get->part);
         }
-        sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because somebody else has to change */
+        sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because the server needs time */
     }
     return CLI_OK;
 }
@@ -283,7 +283,7 @@ static int set_paths(struct get *get)
     else
         size = snprintf(get->out, sizeof get->out, "%s", out);
     if (size < 0 || size > PATH_MAX - 32)
-        return packs_fail("--out is too long");
+        return packs_fail("--out is too long; the most is 4,064 bytes.");
     snprintf(get->part, sizeof get->part, "%.*s.part", size, get->out);
     return CLI_OK;
 }
@@ -294,45 +294,45 @@ static int open_part(struct get *get)
 
     get->fd = open(get->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (get->fd < 0 || fstat(get->fd, &status) != 0)
-        return packs_fail("%s: %s", get->part, strerror(errno));
+        return packs_fail("%s: %s.", get->part, strerror(errno));
     if (!S_ISREG(status.st_mode))
-        return packs_fail("%s is not a file", get->part);
+        return packs_fail("%s is not a regular file.", get->part);
     get->at = (uint64_t)status.st_size;
-    if (get->at > get->manifest.size) { /* of something else */
+    if (get->at > get->manifest.size) { /* of another version */
         if (ftruncate(get->fd, 0) != 0)
-            return packs_fail("%s: %s", get->part, strerror(errno));
+            return packs_fail("%s: %s.", get->part, strerror(errno));
         get->at = 0;
     }
     if (get->at > 0 && !get->arguments->quiet)
-        fprintf(stderr, "going on at %.1f of %.1f MB\n", (double)get->at / 1e6,
+        fprintf(stderr, "Going on at %.1f of %.1f MB.\n", (double)get->at / 1e6,
             (double)get->manifest.size / 1e6);
     return CLI_OK;
 }
 
-/* 0 right, 1 wrong; CLI_FAILED is said. */
+/* Hash the part. CLI_OK and the verdict, or CLI_FAILED and a message. */
 static int check_part(struct get *get, bool *ret_is_right)
 {
     char hex[65];
     uint64_t size;
     bool is_read;
 
-    packs_progress_begin(&get->progress, "verifying", 0, get->manifest.size, get->arguments->quiet);
+    packs_progress_start(&get->progress, "verifying", 0, get->manifest.size, get->arguments->quiet);
     is_read = packs_hash(get->fd, &get->progress, hex, &size);
     packs_progress_end(&get->progress);
     if (!is_read)
-        return packs_fail("%s: %s", get->part, strerror(errno));
+        return packs_fail("%s: %s.", get->part, strerror(errno));
     *ret_is_right = size == get->manifest.size && strcmp(hex, get->manifest.sha256) == 0;
     return CLI_OK;
 }
 
-/* A part that was begun may be of other bytes: then once more, from the beginning. */
-static int download(struct get *get)
+/* Download and verify. An old part may have other bytes: then download the file once more. */
+static int get_download(struct get *get)
 {
     bool had_part = get->at > 0, is_right = false;
     int rc;
 
     for (int round = 0; round < 2; round++) {
-        packs_progress_begin(
+        packs_progress_start(
             &get->progress, "downloading", get->at, get->manifest.size, get->arguments->quiet);
         rc = fetch_all(get);
         packs_progress_end(&get->progress);
@@ -341,30 +341,30 @@ static int download(struct get *get)
         if (rc != CLI_OK || is_right)
             return rc;
         if (ftruncate(get->fd, 0) != 0)
-            return packs_fail("%s: %s", get->part, strerror(errno));
+            return packs_fail("%s: %s.", get->part, strerror(errno));
         get->at = 0;
         if (!had_part)
             break;
     }
     unlink(get->part);
-    return packs_fail(
-        "the bytes that came are not those of the manifest (SHA-256): nothing is kept");
+    return packs_fail("The bytes from the server do not have the SHA-256 of the manifest; the "
+                      "command keeps none of them.");
 }
 
-static int keep(struct get *get, const struct buffer *document)
+static int get_keep(struct get *get, const struct buffer *document)
 {
     char path[PATH_MAX + 32];
 
     if (fsync(get->fd) != 0 || rename(get->part, get->out) != 0)
-        return packs_fail("%s: %s", get->out, strerror(errno));
+        return packs_fail("%s: %s.", get->out, strerror(errno));
     snprintf(path, sizeof path, "%s.manifest.json", get->out);
     if (!packs_write(path, 0644, document->bytes, document->size))
-        return packs_fail("%s: %s", path, strerror(errno));
+        return packs_fail("%s: %s.", path, strerror(errno));
     printf("%s\n", get->out);
     return CLI_OK;
 }
 
-/* Is it there already, and right? */
+/* True if the file exists already with the right bytes. */
 static bool is_done(struct get *get)
 {
     int fd = open(get->out, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -394,12 +394,12 @@ static int get_all(struct get *get)
         return CLI_OK;
     }
     if (buffer_append(&document, get->answer.body.bytes, get->answer.body.size) != 0)
-        return packs_fail("out of memory");
+        return packs_fail("The command is out of memory.");
     rc = open_part(get);
     if (rc == CLI_OK)
-        rc = download(get);
+        rc = get_download(get);
     if (rc == CLI_OK)
-        rc = keep(get, &document);
+        rc = get_keep(get, &document);
     buffer_free(&document);
     return rc;
 }
@@ -410,9 +410,9 @@ int packs_get(const struct packs_arguments *arguments)
     int rc = CLI_FAILED;
 
     if (arguments->word == NULL)
-        return cli_wrong(arguments->command, "which pack? get NAME", NULL);
+        return cli_wrong(arguments->command, "Name the pack, as in `troupe packs get NAME`", NULL);
     if (!manifest_is_pack(span_of(arguments->word)))
-        return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
+        return packs_wrong_pack(arguments, "A pack name has", arguments->word);
     if (arguments->version != NULL && !manifest_is_version(span_of(arguments->version)))
         return packs_wrong_version(arguments);
     if (packs_check_trust(arguments) != CLI_OK)
@@ -438,12 +438,12 @@ static void print_offer(const struct json *offer)
     (void)json_string(json_get(offer, "version"), &version);
     (void)json_int(json_get(offer, "size_bytes"), &size);
     if (!manifest_is_pack(name) || !manifest_is_version(version))
-        return; /* no name of a pack: not for the terminal either */
+        return; /* do not print a malformed name to the terminal */
     printf("%-32.*s %-16.*s %12lld\n", (int)name.size, name.at, (int)version.size, version.at,
         (long long)size);
 }
 
-static int print_list(const struct packs_arguments *arguments, const struct buffer *body)
+static int print_packs(const struct packs_arguments *arguments, const struct buffer *body)
 {
     struct span text = { body->bytes, body->size };
     struct json_doc doc = { 0 };
@@ -455,11 +455,12 @@ static int print_list(const struct packs_arguments *arguments, const struct buff
     }
     if (json_parse_copy(&doc, text, 0) != 0) {
         json_doc_free(&doc);
-        return packs_fail("the answer is not JSON: is this a troupe server?");
+        return packs_fail("The answer is not JSON; check that the address is a troupe server.");
     }
     packs = json_get(json_root(&doc), "packs");
     if (json_count(packs) == 0)
-        fprintf(stderr, "no pack is published: troupe packs push FILE --name NAME --version V\n");
+        fprintf(stderr, "The server has no published packs; publish one with troupe packs push "
+                        "FILE --name NAME --version V.\n");
     else
         printf("%s%-32s %-16s %12s%s\n", cli_bold(), "PACK", "VERSION", "BYTES", cli_plain());
     for (struct json_iter it = json_iterate(packs); json_next(&it);)
@@ -475,13 +476,13 @@ int packs_list(const struct packs_arguments *arguments)
     int rc;
 
     if (arguments->word != NULL)
-        return cli_wrong(arguments->command, "do not know what to do with", arguments->word);
+        return cli_wrong(arguments->command, "There is one argument too many:", arguments->word);
     if (!packs_web_open_public(&web, arguments))
         return CLI_FAILED;
     if (packs_web_ask(&web, "GET", "/v1/packs/available", NULL, &answer) == 200)
-        rc = print_list(arguments, &answer.body);
+        rc = print_packs(arguments, &answer.body);
     else
-        rc = packs_web_complain(&web, "the list", &answer);
+        rc = packs_web_complain(&web, "The list", &answer);
     packs_answer_free(&answer);
     packs_web_close(&web);
     return rc;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_key.c: the publisher's private key, and the keys that a reader trusts.
+/* packs_key.c: the publisher's private key, and the pinned keys of a reader.
  *
  * Pins are lines "NAME KEY KEY -KEY…" in pack-keys of the user's configuration: for each pack, the
- * keys that counted when it was last checked, and with a minus those that were retired. */
+ * keys that were valid at its last check, and the retired ones with a minus. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -19,7 +19,7 @@
 
 enum { KEY_FILE_MAX = 4096, PINS_FILE_MAX = 4 << 20 };
 
-/* A file in ~/.config/troupe, which is made. */
+/* Build the path of a file in ~/.config/troupe, and create that directory. */
 static bool own_path(const char *name, char ret_path[PATH_MAX])
 {
     const char *base = getenv("XDG_CONFIG_HOME");
@@ -44,7 +44,7 @@ static bool own_path(const char *name, char ret_path[PATH_MAX])
 
 /* ---- the publisher's key -------------------------------------------------------------------- */
 
-static int make_key(const char *path)
+static int create_key(const char *path)
 {
     char text[CRYPTO_MULTIKEY_CHARS_MAX];
     struct crypto_key *key = NULL;
@@ -52,22 +52,21 @@ static int make_key(const char *path)
     int fd, rc = CLI_FAILED;
 
     if (crypto_key_generate(CRYPTO_EDDSA, &key) != 0)
-        return packs_fail("out of memory");
+        return packs_fail("The command is out of memory.");
     (void)crypto_multikey_encode(key, text);
-    /* Never over a key that is there: O_EXCL, and who comes second reads the first one's. */
+    /* O_EXCL: never replace a key. If another process creates it first, use that one. */
     if (jwk_write(key, span_of(text), true, &jwk) != 0 || buffer_text(&jwk, "\n") != 0) {
-        packs_fail("out of memory");
+        packs_fail("The command is out of memory.");
     } else {
         fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0 && errno == EEXIST) {
             rc = CLI_OK;
         } else if (fd < 0 || write(fd, jwk.bytes, jwk.size) != (ssize_t)jwk.size ||
                    fsync(fd) != 0) {
-            packs_fail("the key cannot be written to %s: %s", path, strerror(errno));
+            packs_fail("The key cannot be written to %s: %s.", path, strerror(errno));
         } else {
             fprintf(stderr,
-                "made %s, the private key of %s\nKeep it: only with it can new versions be "
-                "published.\n",
+                "Created %s, the private key of %s.\nKeep it: new versions need its signature.\n",
                 path, text);
             rc = CLI_OK;
         }
@@ -81,7 +80,7 @@ static int make_key(const char *path)
     return rc;
 }
 
-static int parse_key(const char *path, struct buffer *text, struct crypto_key **ret_key)
+static int parse_publisher_key(const char *path, struct buffer *text, struct crypto_key **ret_key)
 {
     struct json_doc doc = { 0 };
     const char *why = "it is not JSON";
@@ -91,13 +90,13 @@ static int parse_key(const char *path, struct buffer *text, struct crypto_key **
         rc = jwk_parse(json_root(&doc), JWK_PRIVATE, ret_key, &why);
     if (rc == 0 && crypto_key_algorithm(*ret_key) != CRYPTO_EDDSA) {
         crypto_key_unref(ret_key);
-        why = "packs are signed with Ed25519 keys, and this is another kind";
+        why = "packs need an Ed25519 key, and this is another kind";
         rc = -1;
     }
     if (doc.copy.bytes != NULL)
         crypto_wipe(doc.copy.bytes, doc.copy.capacity);
     json_doc_free(&doc);
-    return rc == 0 ? CLI_OK : packs_fail("%s is not a key file: %s", path, why);
+    return rc == 0 ? CLI_OK : packs_fail("%s is not a key file: %s.", path, why);
 }
 
 bool packs_key_is_there(const char *path)
@@ -114,13 +113,13 @@ int packs_key_try(const char *path)
     char own[PATH_MAX], folder[PATH_MAX];
 
     if (path == NULL && !own_path("publisher.key", own))
-        return packs_fail("there is no home directory: name the key's file, --key FILE");
+        return packs_fail("There is no home directory; name the key file with --key FILE.");
     if (path == NULL)
         path = own;
     snprintf(folder, sizeof folder, "%s", path);
     if (access(dirname(folder), W_OK | X_OK) == 0)
         return CLI_OK;
-    return packs_fail("the key cannot be written to %s: %s.\nName another file with --key FILE",
+    return packs_fail("The key cannot be written to %s: %s.\nName another file with --key FILE.",
         path, strerror(errno));
 }
 
@@ -133,21 +132,21 @@ int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key)
 
     if (path == NULL) {
         if (!own_path("publisher.key", own))
-            return packs_fail("there is no home directory: name the key's file, --key FILE");
+            return packs_fail("There is no home directory; name the key file with --key FILE.");
         path = own;
     }
     if (stat(path, &status) != 0 && errno == ENOENT && may_make) {
-        rc = make_key(path);
+        rc = create_key(path);
         if (rc != CLI_OK)
             return rc;
     }
     if (stat(path, &status) != 0)
-        return packs_fail("the key in %s: %s", path, strerror(errno));
+        return packs_fail("The key in %s cannot be read: %s.", path, strerror(errno));
     if ((status.st_mode & 077) != 0)
-        return packs_fail("others may read the private key in %s: chmod 600 it first", path);
+        return packs_fail("Other users can read the private key in %s; run chmod 600 on it.", path);
     if (!packs_read(AT_FDCWD, path, KEY_FILE_MAX, &text))
-        return packs_fail("the key in %s: %s", path, strerror(errno));
-    rc = parse_key(path, &text, ret_key);
+        return packs_fail("The key in %s cannot be read: %s.", path, strerror(errno));
+    rc = parse_publisher_key(path, &text, ret_key);
     crypto_wipe(text.bytes, text.capacity);
     buffer_free(&text);
     return rc;
@@ -175,8 +174,8 @@ void packs_pins_show(const char *path, char *ret_text, size_t text_size)
         snprintf(ret_text, text_size, "%s", file);
 }
 
-/* Is this line about the pack? *ret_rest is what follows its name. */
-static bool is_of(struct span line, const char *pack, struct span *ret_rest)
+/* True if the line is about the pack. *ret_rest is the text after its name. */
+static bool is_line_of(struct span line, const char *pack, struct span *ret_rest)
 {
     size_t size = strlen(pack);
 
@@ -227,18 +226,19 @@ int packs_pins_load(const char *path, const char *pack, struct manifest_keys *re
 
     *ret_keys = (struct manifest_keys){ 0 };
     if (!pins_path(path, file))
-        return packs_fail("there is no home directory: name the file of trusted keys, --pins FILE");
+        return packs_fail(
+            "There is no home directory; name the file of pinned keys with --pins FILE.");
     if (!packs_read(AT_FDCWD, file, PINS_FILE_MAX, &text)) {
         if (errno == ENOENT)
             return CLI_OK;
-        return packs_fail("the trusted keys in %s: %s", file, strerror(errno));
+        return packs_fail("The pinned keys in %s cannot be read: %s.", file, strerror(errno));
     }
     while (rc == 0 && next_line(&text, &at, &line))
-        if (is_of(line, pack, &rest))
+        if (is_line_of(line, pack, &rest))
             rc = add_words(rest, ret_keys);
     buffer_free(&text);
     if (rc != 0)
-        return packs_fail("%s: the line of %s is not a list of keys", file, pack);
+        return packs_fail("%s: The line of %s is not a list of keys.", file, pack);
     return CLI_OK;
 }
 
@@ -251,11 +251,12 @@ int packs_pins_save(const char *path, const char *pack, const struct manifest_ke
     bool is_saved;
 
     if (!pins_path(path, file))
-        return packs_fail("there is no home directory: name the file of trusted keys, --pins FILE");
+        return packs_fail(
+            "There is no home directory; name the file of pinned keys with --pins FILE.");
     if (!packs_read(AT_FDCWD, file, PINS_FILE_MAX, &text) && errno != ENOENT)
-        return packs_fail("the trusted keys in %s: %s", file, strerror(errno));
+        return packs_fail("The pinned keys in %s cannot be read: %s.", file, strerror(errno));
     while (next_line(&text, &at, &line)) {
-        if (is_of(line, pack, &rest) || line.size == 0)
+        if (is_line_of(line, pack, &rest) || line.size == 0)
             continue;
         buffer_span(&out, line);
         buffer_text(&out, "\n");
@@ -273,10 +274,10 @@ int packs_pins_save(const char *path, const char *pack, const struct manifest_ke
     buffer_free(&out);
     return is_saved
                ? CLI_OK
-               : packs_fail("the trusted keys cannot be written to %s: %s", file, strerror(errno));
+               : packs_fail("The pinned keys cannot be written to %s: %s.", file, strerror(errno));
 }
 
-/* ---- who signed it -------------------------------------------------------------------------- */
+/* ---- the signer -------------------------------------------------------------------------- */
 
 bool packs_signer_explain(const struct packs_arguments *arguments, const struct json *document,
     const struct manifest_keys *keys, char ret_text[PACKS_SIGNER_SIZE])
@@ -291,9 +292,9 @@ bool packs_signer_explain(const struct packs_arguments *arguments, const struct 
         manifest_keys_has(keys, manifest.key))
         return false;
     for (size_t i = 0; i < keys->retired_count; i++)
-        if (strcmp(keys->retired[i], manifest.key) == 0) { /* nobody is to name it again */
+        if (strcmp(keys->retired[i], manifest.key) == 0) { /* do not suggest --trust for it */
             snprintf(ret_text, PACKS_SIGNER_SIZE,
-                "is signed by %s, which was retired and is not trusted any more", manifest.key);
+                "is signed by %s, a retired key that is not trusted any more", manifest.key);
             return true;
         }
     for (size_t i = 0; i < keys->count; i++)
@@ -301,12 +302,12 @@ bool packs_signer_explain(const struct packs_arguments *arguments, const struct 
             trusted + size, sizeof trusted - size, "%s%s", i == 0 ? "" : " or ", keys->keys[i]);
     packs_pins_show(arguments->pins, place, sizeof place);
     if (arguments->trust != NULL)
-        snprintf(ret_text, PACKS_SIGNER_SIZE, "is signed by %s, and --trust names %s", manifest.key,
+        snprintf(ret_text, PACKS_SIGNER_SIZE, "is signed by %s, but --trust names %s", manifest.key,
             trusted);
     else
         snprintf(ret_text, PACKS_SIGNER_SIZE,
-            "is signed by %s; %s trusts %s for it. If its publisher told you of that key: --trust "
-            "KEY, or --pins FILE with other keys",
+            "is signed by %s, but %s pins %s for it. If the publisher told you of the new key, use "
+            "--trust KEY, or --pins FILE with other keys",
             manifest.key, place, trusted);
     return true;
 }

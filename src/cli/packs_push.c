@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_push.c: `troupe packs push`: a file becomes the active version of a pack. Every step finds
- * out first what is done already, so the command is simply run again after whatever went wrong.
- * What can be refused is refused before the pack is registered; a key is made last, to sign with.
- */
+/* packs_push.c: `troupe packs push`: publish a file as the active version of a pack. Every step first
+ * checks whether it is done already, so that the user can run the command again after any failure. The
+ * command fails before it registers the pack if it can, and creates a missing key last. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,11 +26,11 @@ struct push {
     uint64_t size;
     char sha256[65];
     char upload[65];
-    uint64_t offset;    /* that the server has */
-    uint64_t piece_max; /* of one request: after a broken one little, so that its answer arrives */
-    bool is_registered; /* the pack */
-    bool has_signed;    /* versions, so that a key that is made now would not count */
-    bool is_there;      /* the version */
+    uint64_t offset;    /* bytes on the server */
+    uint64_t piece_max; /* bytes of one request: few after a failure, so that its answer arrives */
+    bool is_registered; /* the server knows the pack */
+    bool has_signed;    /* the pack has signed versions: a new key would not be valid */
+    bool is_there;      /* the server has the version */
     bool is_signed;     /* the server has its manifest */
     struct packs_progress progress;
 };
@@ -42,7 +41,7 @@ static bool parse_answer(struct push *push, struct json_doc *doc)
                doc, (struct span){ push->answer.body.bytes, push->answer.body.size }, 0) == 0;
 }
 
-/* ---- the pack, and what there is of it ------------------------------------------------------ */
+/* ---- the pack and its versions ------------------------------------------------------ */
 
 static int register_pack(struct push *push)
 {
@@ -60,15 +59,15 @@ static int register_pack(struct push *push)
     buffer_free(&body);
     if (status >= 200 && status < 300) {
         if (!push->arguments->quiet)
-            fprintf(stderr, "registered %s\n", push->arguments->name);
+            fprintf(stderr, "Registered %s.\n", push->arguments->name);
         return CLI_OK;
     }
-    if (status == 409) /* somebody was faster */
+    if (status == 409) /* another process registered it first */
         return CLI_OK;
-    return packs_web_complain(&push->web, "registering the pack", &push->answer);
+    return packs_web_complain(&push->web, "The registration of the pack", &push->answer);
 }
 
-/* Is the version there, with these bytes? */
+/* Look for the version. Fails if it exists with other bytes. */
 static int compare_version(struct push *push, const struct json *versions)
 {
     struct span version, sha256;
@@ -85,14 +84,15 @@ static int compare_version(struct push *push, const struct json *versions)
         push->is_there = true;
         push->is_signed = is_signed;
         if (push->arguments->encoding == NULL && !span_is(sha256, push->sha256))
-            return packs_fail("version %s of %s is there already, with other bytes, and versions "
-                              "do not change.\nChoose another one: --version V",
+            return packs_fail(
+                "Version %s of %s exists already with other bytes, and a version never "
+                "changes.\nChoose another one with --version V.",
                 push->arguments->version, push->arguments->name);
     }
     return CLI_OK;
 }
 
-/* What there is of the pack; changes nothing. */
+/* Read the state of the pack on the server. */
 static int find_pack(struct push *push)
 {
     char path[PATH_CHARS];
@@ -105,44 +105,47 @@ static int find_pack(struct push *push)
     if (status == 404 && packs_answer_is(&push->answer, "PackNotFound"))
         return CLI_OK;
     if (status == 404)
-        return packs_fail("%s is no server with packs: its admin listener has no /v1/admin/packs",
-            push->web.base);
+        return packs_fail(
+            "%s has no packs: its admin listener has no /v1/admin/packs.", push->web.base);
     if (status != 200)
-        return packs_web_complain(&push->web, "looking for the pack", &push->answer);
+        return packs_web_complain(&push->web, "The search for the pack", &push->answer);
     push->is_registered = true;
     if (parse_answer(push, &doc))
         rc = compare_version(push, json_get(json_root(&doc), "versions"));
     else
-        packs_fail("the answer is not JSON: is this a troupe server?");
+        packs_fail("The answer is not JSON; check that the address is a troupe server.");
     json_doc_free(&doc);
     return rc;
 }
 
 static int fail_by_key(const struct push *push)
 {
-    return packs_fail("this pack is signed by another key.\nUse that one, --key FILE, or have it "
-                      "add yours: troupe packs rotate %s --key OLD --add NEW",
+    return packs_fail(
+        "Another key signs this pack.\nUse it with --key FILE, or add yours with it: troupe packs "
+        "rotate %s --key OLD --add NEW",
         push->arguments->name);
 }
 
 static int fail_unsigned(const struct push *push)
 {
-    return packs_fail("versions of %s are signed: leave --unsigned out", push->arguments->name);
+    return packs_fail(
+        "The versions of %s are signed; leave --unsigned out.", push->arguments->name);
 }
 
-/* The pack is as it was found: what is missing for the upload, or why there can be none. */
-static int prepare(struct push *push)
+/* Do what the upload needs, or explain why it cannot happen. */
+static int push_prepare(struct push *push)
 {
     const struct packs_arguments *arguments = push->arguments;
     int rc = CLI_OK;
 
     if (arguments->encoding != NULL)
-        return push->is_there ? CLI_OK
-                              : packs_fail("there is no version %s of %s that this could be an "
-                                           "encoding of.\nPush it first, without --encoding.",
-                                    arguments->version, arguments->name);
+        return push->is_there
+                   ? CLI_OK
+                   : packs_fail("There is no version %s of %s for this encoding.\nPush the "
+                                "version first, without --encoding.",
+                         arguments->version, arguments->name);
     if (push->is_signed || arguments->no_publish)
-        return push->is_registered ? CLI_OK : register_pack(push); /* no key has anything to do */
+        return push->is_registered ? CLI_OK : register_pack(push); /* no key is needed */
     if (arguments->is_unsigned && push->has_signed)
         return fail_unsigned(push);
     if (!arguments->is_unsigned && packs_key_is_there(arguments->key))
@@ -170,11 +173,11 @@ static int read_upload(struct push *push)
         push->offset = (uint64_t)offset;
     }
     json_doc_free(&doc);
-    return push->upload[0] != '\0' ? CLI_OK : packs_fail("the server's answer is no upload");
+    return push->upload[0] != '\0' ? CLI_OK : packs_fail("The server's answer is not an upload.");
 }
 
-/* A new upload, or the one that was begun before. */
-static int begin_upload(struct push *push)
+/* Start a new upload, or find the unfinished one. */
+static int start_upload(struct push *push)
 {
     struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
@@ -196,10 +199,10 @@ static int begin_upload(struct push *push)
         status = packs_web_ask(&push->web, "POST", path, body.bytes, &push->answer);
     buffer_free(&body);
     if (status != 200 && status != 201)
-        return packs_web_complain(&push->web, "beginning the upload", &push->answer);
+        return packs_web_complain(&push->web, "The start of the upload", &push->answer);
     rc = read_upload(push);
     if (rc == CLI_OK && push->offset > 0 && push->offset < push->size && !push->arguments->quiet)
-        fprintf(stderr, "going on at %.1f of %.1f MB\n", (double)push->offset / 1e6,
+        fprintf(stderr, "Going on at %.1f of %.1f MB.\n", (double)push->offset / 1e6,
             (double)push->size / 1e6);
     return rc;
 }
@@ -207,7 +210,7 @@ static int begin_upload(struct push *push)
 struct sending {
     struct push *push;
     uint64_t at, end;
-    struct buffer body; /* of the answer */
+    struct buffer body; /* the answer */
 };
 
 static size_t on_read(char *bytes, size_t size, size_t count, void *data)
@@ -220,21 +223,21 @@ static size_t on_read(char *bytes, size_t size, size_t count, void *data)
     if (want == 0)
         return 0;
     got = pread(sending->push->fd, bytes, want, (off_t)sending->at);
-    if (got <= 0) /* it has become shorter */
+    if (got <= 0) /* the file has become shorter */
         return CURL_READFUNC_ABORT;
     sending->at += (uint64_t)got;
     packs_progress_show(&sending->push->progress, sending->at);
     return (size_t)got;
 }
 
-static size_t on_answer(char *bytes, size_t size, size_t count, void *data)
+static size_t on_push_answer(char *bytes, size_t size, size_t count, void *data)
 {
     struct sending *sending = data;
 
     return buffer_append(&sending->push->answer.body, bytes, size * count) == 0 ? size * count : 0;
 }
 
-/* What is left, in one request, if it may be so long. Its status, 0 for none. */
+/* Send the rest, at most piece_max bytes, in one request. Returns the status, 0 without an answer. */
 static long send_rest(struct push *push)
 {
     struct sending sending = { .push = push, .at = push->offset, .end = push->size };
@@ -260,14 +263,15 @@ static long send_rest(struct push *push)
         push->web.curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(sending.end - sending.at));
     curl_easy_setopt(push->web.curl, CURLOPT_READFUNCTION, on_read);
     curl_easy_setopt(push->web.curl, CURLOPT_READDATA, &sending);
-    curl_easy_setopt(push->web.curl, CURLOPT_WRITEFUNCTION, on_answer);
+    curl_easy_setopt(push->web.curl, CURLOPT_WRITEFUNCTION, on_push_answer);
     curl_easy_setopt(push->web.curl, CURLOPT_WRITEDATA, &sending);
     curl_easy_setopt(push->web.curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(push->web.curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_S);
     curl_easy_setopt(push->web.curl, CURLOPT_UPLOAD_BUFFERSIZE, (long)READ_BYTES);
     code = curl_easy_perform(push->web.curl);
     curl_easy_getinfo(push->web.curl, CURLINFO_RESPONSE_CODE, &status);
-    if (status < 400 && code != CURLE_OK) /* an error that came before all was sent is an answer */
+    if (status < 400 &&
+        code != CURLE_OK) /* an error status before the end of the body is an answer */
         status = 0;
     if (code != CURLE_OK && push->web.problem[0] == '\0')
         snprintf(push->web.problem, sizeof push->web.problem, "%s", curl_easy_strerror(code));
@@ -276,8 +280,8 @@ static long send_rest(struct push *push)
     return status;
 }
 
-/* What the server has now. */
-static long look(struct push *push)
+/* Read the offset of the upload. Returns the status. */
+static long read_offset(struct push *push)
 {
     char path[PATH_CHARS];
     long status;
@@ -289,8 +293,8 @@ static long look(struct push *push)
     return status;
 }
 
-/* Worth another try? What the server says for good is not. */
-static bool is_passing(const struct packs_answer *answer)
+/* True if a retry can succeed. */
+static bool is_temporary_failure(const struct packs_answer *answer)
 {
     return answer->status == 0 || answer->status == 408 || answer->status == 429 ||
            answer->status == 502 || answer->status == 503 || answer->status == 504 ||
@@ -314,20 +318,21 @@ static int send_all(struct push *push)
             continue;
         }
         push->piece_max = SMALL_PIECE;
-        if (!is_passing(&push->answer))
-            return packs_web_complain(&push->web, "uploading", &push->answer);
+        if (!is_temporary_failure(&push->answer))
+            return packs_web_complain(&push->web, "The upload", &push->answer);
         if (failed == 0) {
             packs_progress_end(&push->progress);
-            packs_say_away(push->arguments, push->answer.status);
+            packs_print_retry(push->arguments, push->answer.status);
         }
         if (++failed > PACKS_TRIES) {
             packs_progress_end(&push->progress);
-            packs_web_complain(&push->web, "uploading", &push->answer);
-            return packs_fail("%.1f of %.1f MB are there: run the same command again to go on",
+            packs_web_complain(&push->web, "The upload", &push->answer);
+            return packs_fail(
+                "The server has %.1f of %.1f MB; run the same command again to go on.",
                 (double)push->offset / 1e6, (double)push->size / 1e6);
         }
-        sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because somebody else has to change */
-        if (look(push) == 200 && push->offset > before)
+        sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because the server needs time */
+        if (read_offset(push) == 200 && push->offset > before)
             failed = 0;
     }
     return CLI_OK;
@@ -345,21 +350,21 @@ static int finish_upload(struct push *push)
         status = packs_web_ask(&push->web, "POST", path, "{}", &push->answer);
         if (status >= 200 && status < 300)
             return CLI_OK;
-        if (!is_passing(&push->answer))
+        if (!is_temporary_failure(&push->answer))
             break;
         if (failed == 0)
-            packs_say_away(push->arguments, status);
+            packs_print_retry(push->arguments, status);
     }
-    return packs_web_complain(&push->web, "finishing the upload", &push->answer);
+    return packs_web_complain(&push->web, "The end of the upload", &push->answer);
 }
 
-static int upload(struct push *push)
+static int push_upload(struct push *push)
 {
-    int rc = begin_upload(push);
+    int rc = start_upload(push);
 
     if (rc != CLI_OK)
         return rc;
-    packs_progress_begin(
+    packs_progress_start(
         &push->progress, "uploading", push->offset, push->size, push->arguments->quiet);
     rc = send_all(push);
     packs_progress_end(&push->progress);
@@ -398,10 +403,10 @@ static int write_signed(struct push *push, struct buffer *body)
     buffer_free(&text);
     if (rc == 0)
         rc = buffer_append(body, "", 1);
-    return rc == 0 ? CLI_OK : packs_fail("the manifest cannot be signed");
+    return rc == 0 ? CLI_OK : packs_fail("The manifest could not be signed.");
 }
 
-static int publish(struct push *push)
+static int push_publish(struct push *push)
 {
     struct buffer body = { 0 };
     char path[PATH_CHARS];
@@ -426,7 +431,7 @@ static int publish(struct push *push)
         return fail_by_key(push);
     if (packs_answer_is(&push->answer, "ManifestRequired"))
         return fail_unsigned(push);
-    return packs_web_complain(&push->web, "publishing", &push->answer);
+    return packs_web_complain(&push->web, "The publication", &push->answer);
 }
 
 static void print_url(const struct push *push)
@@ -441,8 +446,7 @@ static void print_url(const struct push *push)
         printf("%s/v1/packs/%s/download\n", base, push->arguments->name);
 }
 
-/* ------------------------------------------------------------------------------------------------
- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static int open_file(struct push *push)
 {
@@ -452,14 +456,14 @@ static int open_file(struct push *push)
 
     push->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     if (push->fd < 0 || fstat(push->fd, &status) != 0)
-        return packs_fail("%s: %s", path, strerror(errno));
+        return packs_fail("%s: %s.", path, strerror(errno));
     if (!S_ISREG(status.st_mode))
-        return packs_fail("%s is not a file", path);
-    packs_progress_begin(
+        return packs_fail("%s is not a regular file.", path);
+    packs_progress_start(
         &push->progress, "hashing", 0, (uint64_t)status.st_size, push->arguments->quiet);
     is_read = packs_hash(push->fd, &push->progress, push->sha256, &push->size);
     packs_progress_end(&push->progress);
-    return is_read ? CLI_OK : packs_fail("%s: %s", path, strerror(errno));
+    return is_read ? CLI_OK : packs_fail("%s: %s.", path, strerror(errno));
 }
 
 static int push_all(struct push *push)
@@ -471,11 +475,11 @@ static int push_all(struct push *push)
         return CLI_FAILED;
     rc = find_pack(push);
     if (rc == CLI_OK)
-        rc = prepare(push);
+        rc = push_prepare(push);
     if (rc == CLI_OK && (!push->is_there || is_variant))
-        rc = upload(push);
+        rc = push_upload(push);
     if (rc == CLI_OK && !push->arguments->no_publish && !is_variant)
-        rc = publish(push);
+        rc = push_publish(push);
     if (rc == CLI_OK)
         print_url(push);
     packs_web_close(&push->web);
@@ -491,21 +495,21 @@ int packs_push(const struct packs_arguments *arguments)
     int rc;
 
     if (arguments->word == NULL)
-        return cli_wrong(arguments->command, "which file? push FILE", NULL);
+        return cli_wrong(arguments->command, "Name the file, as in `troupe packs push FILE`", NULL);
     if (arguments->name == NULL)
-        return cli_wrong(arguments->command, "which pack? --name NAME", NULL);
+        return cli_wrong(arguments->command, "Name the pack with --name NAME", NULL);
     if (!manifest_is_pack(span_of(arguments->name)))
-        return packs_wrong_pack(arguments, "--name wants", arguments->name);
+        return packs_wrong_pack(arguments, "--name has", arguments->name);
     if (arguments->version == NULL)
-        return cli_wrong(arguments->command, "which version is it? --version V", NULL);
+        return cli_wrong(arguments->command, "Name the version with --version V", NULL);
     if (!manifest_is_version(span_of(arguments->version)))
         return packs_wrong_version(arguments);
     if (arguments->encoding != NULL && strcmp(arguments->encoding, "zstd") != 0 &&
         strcmp(arguments->encoding, "gzip") != 0)
         return cli_wrong(
-            arguments->command, "--encoding wants zstd or gzip, not", arguments->encoding);
+            arguments->command, "--encoding takes zstd or gzip, not", arguments->encoding);
     if (!manifest_is_type(span_of(push.type)))
-        return cli_wrong(arguments->command, "--type wants a media type like a/b, not", push.type);
+        return cli_wrong(arguments->command, "--type takes a media type like a/b, not", push.type);
     rc = push_all(&push);
     crypto_key_unref(&push.key);
     packs_answer_free(&push.answer);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_rotate.c: `troupe packs rotate`: a key of a pack says that another one counts too, or that
- * one counts no more. */
+/* packs_rotate.c: `troupe packs rotate`: a valid key of a pack signs that another key is valid too, or
+ * that a key is retired. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include "cli/packs_command.h"
 #include "json/json_write.h"
 
-/* A key as text, or the file of a private key, which is made if it is to be added. */
+/* Read a key, or the file of a private key. With `may_make`, create a missing file. */
 static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MULTIKEY_CHARS_MAX])
 {
     struct manifest_keys keys = { 0 };
@@ -21,9 +21,9 @@ static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MUL
         memcpy(ret_key, keys.keys[0], CRYPTO_MULTIKEY_CHARS_MAX);
         return CLI_OK;
     }
-    /* What looks like a key and is none is not the name of a file to make either. */
+    /* Reject a malformed key; do not create a file of that name. */
     if (!packs_key_is_there(text) && (!may_make || strncmp(text, "z6Mk", 4) == 0))
-        return packs_fail("'%s' is neither a key nor a file", text);
+        return packs_fail("'%s' is neither a key nor a file.", text);
     rc = packs_key_load(text, may_make, &key);
     if (rc != CLI_OK)
         return rc;
@@ -33,7 +33,7 @@ static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MUL
 }
 
 /* {"statement":"…","signature":"…"}, terminated. */
-static int write_body(
+static int write_statement(
     const struct manifest_statement *statement, const struct crypto_key *key, struct buffer *body)
 {
     char signature[MANIFEST_SIGNATURE_CHARS + 1];
@@ -54,7 +54,7 @@ static int write_body(
     if (rc == 0)
         rc = buffer_append(body, "", 1);
     buffer_free(&text);
-    return rc == 0 ? CLI_OK : packs_fail("the statement cannot be signed");
+    return rc == 0 ? CLI_OK : packs_fail("The statement could not be signed.");
 }
 
 static int send_statement(const struct packs_arguments *arguments, const char *body)
@@ -69,10 +69,10 @@ static int send_statement(const struct packs_arguments *arguments, const char *b
     snprintf(path, sizeof path, "/v1/admin/packs/%s/keys", arguments->word);
     if (packs_web_ask(&web, "POST", path, body, &answer) == 404 &&
         packs_answer_is(&answer, "PackNotFound"))
-        rc = packs_fail("there is no pack %s on %s", arguments->word,
+        rc = packs_fail("There is no pack %s on %s.", arguments->word,
             web.socket[0] != '\0' ? web.socket : web.base);
     else if (answer.status != 200)
-        rc = packs_web_complain(&web, "the change of keys", &answer);
+        rc = packs_web_complain(&web, "The change of keys", &answer);
     packs_answer_free(&answer);
     packs_web_close(&web);
     return rc;
@@ -89,12 +89,13 @@ int packs_rotate(const struct packs_arguments *arguments)
     int rc;
 
     if (arguments->word == NULL)
-        return cli_wrong(arguments->command, "which pack? rotate NAME", NULL);
+        return cli_wrong(
+            arguments->command, "Name the pack, as in `troupe packs rotate NAME`", NULL);
     if (!manifest_is_pack(span_of(arguments->word)))
-        return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
+        return packs_wrong_pack(arguments, "A pack name has", arguments->word);
     if (subject == NULL || (statement.is_retire && arguments->add != NULL))
         return cli_wrong(
-            arguments->command, "say which key: either --add KEY or --retire KEY", NULL);
+            arguments->command, "Name the key with either --add KEY or --retire KEY", NULL);
     snprintf(statement.pack, sizeof statement.pack, "%s", arguments->word);
     rc = packs_key_load(arguments->key, false, &key);
     if (rc != CLI_OK)
@@ -102,12 +103,12 @@ int packs_rotate(const struct packs_arguments *arguments)
     (void)crypto_multikey_encode(key, statement.key);
     rc = read_subject(subject, !statement.is_retire, statement.subject);
     if (rc == CLI_OK)
-        rc = write_body(&statement, key, &body);
+        rc = write_statement(&statement, key, &body);
     if (rc == CLI_OK)
         rc = send_statement(arguments, body.bytes);
     if (rc == CLI_OK)
         printf("%s %s for %s\n", statement.subject,
-            statement.is_retire ? "counts no more" : "counts from now on", arguments->word);
+            statement.is_retire ? "is retired" : "is now valid", arguments->word);
     buffer_free(&body);
     crypto_key_unref(&key);
     return rc;

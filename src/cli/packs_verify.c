@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_verify.c: `troupe packs verify DIR`: are the files of a mirror what their publishers
- * signed? Nothing is fetched. Two layouts are known, at any depth:
+/* packs_verify.c: `troupe packs verify DIR`: verify the files of a mirror against their signed
+ * manifests, without a network. The command knows these layouts, at any depth:
  *
- *   NAME-VERSION, NAME-VERSION.manifest.json       as `troupe packs get` leaves them
- *   manifest or manifest.json, beside download     as a copy of /v1/packs/NAME, or of
+ *   NAME-VERSION, NAME-VERSION.manifest.json       written by `troupe packs get`
+ *   manifest or manifest.json, beside download     a copy of /v1/packs/NAME or
  *                                                  /v1/packs/NAME/versions/V
- *   manifest, beside versions/V/download           as a copy of /v1/packs/NAME */
+ *   manifest, beside versions/V/download           a copy of /v1/packs/NAME */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ struct verify {
     unsigned good, bad;
 };
 
-static void say_bad(struct verify *verify, const char *path, const char *why)
+static void print_bad(struct verify *verify, const char *path, const char *why)
 {
     verify->bad++;
     printf("%-8s %s: %s\n", "BAD", path, why);
@@ -33,8 +33,9 @@ static void say_bad(struct verify *verify, const char *path, const char *why)
 
 /* ---- one manifest --------------------------------------------------------------------------- */
 
-/* The keys that are trusted for a pack; false: it was said. */
-static bool gather_trust(struct verify *verify, const char *pack, struct manifest_keys *ret_keys)
+/* Collect the trusted keys of a pack. False: the message is on stderr. */
+static bool verify_trusted_keys(
+    struct verify *verify, const char *pack, struct manifest_keys *ret_keys)
 {
     *ret_keys = (struct manifest_keys){ 0 };
     if (verify->arguments->trust != NULL)
@@ -42,7 +43,7 @@ static bool gather_trust(struct verify *verify, const char *pack, struct manifes
     return packs_pins_load(verify->arguments->pins, pack, ret_keys) == CLI_OK;
 }
 
-/* The first of the places where its bytes may be. */
+/* Open the bytes at the first of their possible places. */
 static int open_bytes(int folder, const char *beside, const struct manifest *manifest)
 {
     char path[PATH_MAX];
@@ -67,25 +68,25 @@ static void check_bytes(
     bool is_read;
 
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-        say_bad(verify, path, "what should be its bytes is not a file");
+        print_bad(verify, path, "the file of its bytes is not a regular file");
         return;
     }
-    if ((uint64_t)status.st_size != manifest->size) { /* before reading what may be endless */
-        say_bad(verify, path,
+    if ((uint64_t)status.st_size != manifest->size) { /* before hashing, which may take long */
+        print_bad(verify, path,
             (uint64_t)status.st_size < manifest->size ? "the file is too short"
                                                       : "the file is too long");
         return;
     }
-    packs_progress_begin(&progress, "verifying", 0, manifest->size, verify->arguments->quiet);
+    packs_progress_start(&progress, "verifying", 0, manifest->size, verify->arguments->quiet);
     is_read = packs_hash(fd, &progress, hex, &size);
     packs_progress_end(&progress);
     if (!is_read)
-        say_bad(verify, path, strerror(errno));
+        print_bad(verify, path, strerror(errno));
     else if (size != manifest->size)
-        say_bad(
+        print_bad(
             verify, path, size < manifest->size ? "the file is too short" : "the file is too long");
     else if (strcmp(hex, manifest->sha256) != 0)
-        say_bad(verify, path, "the bytes are not those of the manifest (SHA-256)");
+        print_bad(verify, path, "the bytes do not have the SHA-256 of the manifest");
     else {
         verify->good++;
         printf("%-8s %s: %s %s, %llu bytes\n", "ok", path, manifest->pack, manifest->version,
@@ -104,31 +105,31 @@ static void check_document(struct verify *verify, int folder, const char *path, 
     int fd;
 
     if (!json_string(json_get(root, "manifest"), &text)) {
-        say_bad(verify, path, "it is not signed");
+        print_bad(verify, path, "it is not signed");
         return;
     }
     if (manifest_read(text, &manifest, &why) != 0) {
-        say_bad(verify, path, why);
+        print_bad(verify, path, why);
         return;
     }
-    if (!gather_trust(verify, manifest.pack, &keys)) {
-        say_bad(verify, path, "the trusted keys cannot be read");
+    if (!verify_trusted_keys(verify, manifest.pack, &keys)) {
+        print_bad(verify, path, "the pinned keys cannot be read");
         return;
     }
     if (keys.count == 0) {
-        say_bad(verify, path,
-            "no key is trusted for this pack: `troupe packs get` it once, or --trust KEY");
+        print_bad(verify, path,
+            "no key is pinned for this pack; run `troupe packs get` once, or use --trust KEY");
         return;
     }
     if (manifest_document_check(root, manifest.pack, &keys, &manifest, &why) != 0) {
         if (packs_signer_explain(verify->arguments, root, &keys, signer + 3))
             why = signer;
-        say_bad(verify, path, why);
+        print_bad(verify, path, why);
         return;
     }
     fd = open_bytes(folder, beside, &manifest);
     if (fd < 0) {
-        say_bad(verify, path, "its bytes are not there");
+        print_bad(verify, path, "its bytes are missing");
         return;
     }
     check_bytes(verify, path, fd, &manifest);
@@ -142,20 +143,20 @@ static void check_manifest(
     struct json_doc doc = { .depth_max = 8 };
 
     if (!packs_read(folder, name, MANIFEST_DOCUMENT_BYTES_MAX, &text))
-        say_bad(verify, path, strerror(errno));
+        print_bad(verify, path, strerror(errno));
     else if (json_parse_copy(&doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS) != 0)
-        say_bad(verify, path, "it is not JSON");
+        print_bad(verify, path, "it is not JSON");
     else
         check_document(verify, folder, path, beside, json_root(&doc));
     json_doc_free(&doc);
     buffer_free(&text);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------- */
+/* ---- the directory ---------------------------------------------------------------------------- */
 
-static void walk(struct verify *verify, int folder, const char *path, unsigned depth);
+static void verify_walk(struct verify *verify, int folder, const char *path, unsigned depth);
 
-static void look_at(
+static void verify_entry(
     struct verify *verify, int folder, const char *folder_path, const char *name, unsigned depth)
 {
     char path[PATH_MAX], beside[NAME_MAX + 1];
@@ -169,9 +170,9 @@ static void look_at(
     if (S_ISDIR(status.st_mode) && depth < DEPTH_MAX) {
         below = openat(folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (below >= 0)
-            walk(verify, below, path, depth + 1);
+            verify_walk(verify, below, path, depth + 1);
         else
-            say_bad(verify, path, strerror(errno));
+            print_bad(verify, path, strerror(errno));
     } else if (S_ISREG(status.st_mode) && size > sizeof suffix - 1 && size <= NAME_MAX &&
                strcmp(name + size - (sizeof suffix - 1), suffix) == 0) {
         memcpy(beside, name, size - (sizeof suffix - 1));
@@ -183,20 +184,20 @@ static void look_at(
     }
 }
 
-/* Takes the descriptor. */
-static void walk(struct verify *verify, int folder, const char *path, unsigned depth)
+/* Verify a directory and close its descriptor. */
+static void verify_walk(struct verify *verify, int folder, const char *path, unsigned depth)
 {
     DIR *names = fdopendir(folder);
     const struct dirent *entry;
 
     if (names == NULL) {
         close(folder);
-        say_bad(verify, path, strerror(errno));
+        print_bad(verify, path, strerror(errno));
         return;
     }
     while ((entry = readdir(names)) != NULL)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            look_at(verify, folder, path, entry->d_name, depth);
+            verify_entry(verify, folder, path, entry->d_name, depth);
     closedir(names);
 }
 
@@ -206,15 +207,17 @@ int packs_verify(const struct packs_arguments *arguments)
     int folder;
 
     if (arguments->word == NULL)
-        return cli_wrong(arguments->command, "which directory? verify DIR", NULL);
+        return cli_wrong(
+            arguments->command, "Name the directory, as in `troupe packs verify DIR`", NULL);
     if (packs_check_trust(arguments) != CLI_OK)
         return CLI_USAGE;
     folder = open(arguments->word, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
-        return packs_fail("%s: %s", arguments->word, strerror(errno));
-    walk(&verify, folder, arguments->word, 0);
+        return packs_fail("%s: %s.", arguments->word, strerror(errno));
+    verify_walk(&verify, folder, arguments->word, 0);
     if (verify.good + verify.bad == 0)
-        return packs_fail("there is no manifest in %s: nothing was verified", arguments->word);
+        return packs_fail(
+            "There is no manifest in %s; the command verified no file.", arguments->word);
     printf("%u good, %u bad\n", verify.good, verify.bad);
     return verify.bad == 0 && fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
 }

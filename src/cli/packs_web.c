@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs_web.c: requests of `troupe packs`, by libcurl. The admin token goes to the admin listener
- * and to nobody else: no proxy, no redirect. */
+/* packs_web.c: the requests of `troupe packs`, by libcurl. The admin token goes to the admin listener
+ * alone: no proxy, no redirect. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@
 
 enum { CONNECT_S = 10, ASK_S = 60 };
 
-/* ---- where ---------------------------------------------------------------------------------- */
+/* ---- addresses ---------------------------------------------------------------------------------- */
 
-/* HOST:PORT, unix:PATH or a URL, with or without a slash at its end. */
+/* Read HOST:PORT, unix:PATH or a URL, with or without a slash at its end. */
 static bool set_base(struct packs_web *web, const char *address)
 {
     const char *rest = address;
@@ -57,7 +57,7 @@ bool packs_web_open_admin(struct packs_web *web, const struct packs_arguments *a
     if (admin_client_init(&client, arguments->command, &arguments->options) == 0) {
         is_good = set_base(web, client.address) &&
                   admin_client_token(&client, arguments->command, &token);
-        admin_client_finish(&client);
+        admin_client_fini(&client);
     }
     if (is_good) {
         snprintf(line, sizeof line, "Authorization: Bearer %s", token.text);
@@ -69,7 +69,7 @@ bool packs_web_open_admin(struct packs_web *web, const struct packs_arguments *a
     return is_good;
 }
 
-/* What the server itself says it is. */
+/* Ask the server on the admin listener for its public address. */
 static bool ask_for_public(const struct packs_arguments *arguments, char *ret_base, size_t size)
 {
     struct admin_client client;
@@ -85,10 +85,10 @@ static bool ask_for_public(const struct packs_arguments *arguments, char *ret_ba
     if (text.size > 0)
         snprintf(ret_base, size, "%.*s", (int)text.size, text.at);
     else
-        packs_fail("say where the server is: --server URL");
+        packs_fail("Name the server with --server URL.");
     json_doc_free(&doc);
     buffer_free(&body);
-    admin_client_finish(&client);
+    admin_client_fini(&client);
     return text.size > 0 && text.size < size;
 }
 
@@ -104,7 +104,7 @@ bool packs_web_public_base(
         return false;
     web.socket[0] = '\0';
     if (!set_base(&web, found)) {
-        packs_fail("--server wants a URL like https://packs.example.org, not '%s'", found);
+        packs_fail("--server takes a URL like https://packs.example.org, not '%s'.", found);
         return false;
     }
     if (web.socket[0] != '\0')
@@ -131,20 +131,20 @@ void packs_web_close(struct packs_web *web)
     *web = (struct packs_web){ 0 };
 }
 
-/* ---- asking --------------------------------------------------------------------------------- */
+/* ---- requests --------------------------------------------------------------------------------- */
 
 void packs_web_prepare(struct packs_web *web, const char *path, struct curl_slist *more)
 {
     char url[2 * PACKS_URL_SIZE];
 
-    curl_easy_reset(web->curl); /* connections stay */
+    curl_easy_reset(web->curl); /* keeps the connections */
     snprintf(url, sizeof url, "%s%s", web->base, path);
     curl_easy_setopt(web->curl, CURLOPT_URL, url);
     if (web->socket[0] != '\0')
         curl_easy_setopt(web->curl, CURLOPT_UNIX_SOCKET_PATH, web->socket);
     curl_easy_setopt(web->curl, CURLOPT_HTTPHEADER, more != NULL ? more : web->headers);
     if (web->headers != NULL)
-        curl_easy_setopt(web->curl, CURLOPT_NOPROXY, "*"); /* the token is for nobody else */
+        curl_easy_setopt(web->curl, CURLOPT_NOPROXY, "*"); /* no proxy may see the token */
     curl_easy_setopt(web->curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(web->curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(web->curl, CURLOPT_NOSIGNAL, 1L);
@@ -152,12 +152,12 @@ void packs_web_prepare(struct packs_web *web, const char *path, struct curl_slis
     curl_easy_setopt(web->curl, CURLOPT_ERRORBUFFER, web->problem);
 }
 
-static size_t on_body(char *bytes, size_t size, size_t count, void *data)
+static size_t on_web_body(char *bytes, size_t size, size_t count, void *data)
 {
     return buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
 }
 
-static size_t on_header(char *bytes, size_t size, size_t count, void *data)
+static size_t on_web_header(char *bytes, size_t size, size_t count, void *data)
 {
     static const char name[] = "upload-offset:";
     struct packs_answer *answer = data;
@@ -192,15 +192,15 @@ long packs_web_ask(struct packs_web *web, const char *method, const char *path, 
     answer->status = 0;
     packs_web_prepare(web, path, headers);
     curl_easy_setopt(web->curl, CURLOPT_TIMEOUT, (long)ASK_S);
-    curl_easy_setopt(web->curl, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(web->curl, CURLOPT_WRITEFUNCTION, on_web_body);
     curl_easy_setopt(web->curl, CURLOPT_WRITEDATA, &answer->body);
-    curl_easy_setopt(web->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(web->curl, CURLOPT_HEADERFUNCTION, on_web_header);
     curl_easy_setopt(web->curl, CURLOPT_HEADERDATA, answer);
     if (strcmp(method, "GET") != 0) {
         curl_easy_setopt(web->curl, CURLOPT_POSTFIELDS, body == NULL ? "" : body);
         curl_easy_setopt(web->curl, CURLOPT_CUSTOMREQUEST, method);
     }
-    if (strstr(path, "/finish") != NULL) /* large files are synced meanwhile */
+    if (strstr(path, "/finish") != NULL) /* the server syncs a large file before it answers */
         curl_easy_setopt(web->curl, CURLOPT_TIMEOUT, 0L);
     code = curl_easy_perform(web->curl);
     curl_slist_free_all(headers);
@@ -223,20 +223,20 @@ int packs_web_complain(
     struct json_doc doc = { 0 };
 
     if (answer->status == 0)
-        return packs_fail(
-            "%s: no server answers on %s: %s\n"
-            "Is it running? Say where: --server URL, --admin ADDR, or --data DIR of a "
-            "server on this machine.",
+        return packs_fail("%s: No server answers on %s: %s.\n"
+                          "Start the server, or name it with --server URL, --admin ADDR, or --data "
+                          "DIR of a server "
+                          "on this machine.",
             what, web->socket[0] != '\0' ? web->socket : web->base, web->problem);
     if (answer->status == 401 && web->headers != NULL)
-        return packs_fail("%s: the admin token is missing or wrong: --data DIR of the server, or "
-                          "--set admin.token_file=FILE",
+        return packs_fail("%s: The admin token is missing or wrong; name it with --data DIR of the "
+                          "server, or --set admin.token_file=FILE.",
             what);
     if (message.size > 500)
         message.size = 500;
     if (json_parse_copy(&doc, (struct span){ answer->body.bytes, answer->body.size }, 0) == 0)
         (void)json_string(json_get(json_root(&doc), "message"), &message);
-    packs_fail("%s: the server answered %ld: %.*s", what, answer->status, (int)message.size,
+    packs_fail("%s: The server answered %ld: %.*s", what, answer->status, (int)message.size,
         message.size == 0 ? "" : message.at);
     json_doc_free(&doc);
     return CLI_FAILED;

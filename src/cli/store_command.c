@@ -6,14 +6,14 @@
 
 #include "server/server.h"
 
-static int run_work(const struct cli_command *command, const struct store_work *work,
+static int store_work_run(const struct cli_command *command, const struct store_work *work,
     const struct options *options, const struct config *config)
 {
     char why[SERVER_WHY_SIZE] = "";
     struct store store;
     int rc = store_find(&store, config, why, sizeof why);
 
-    /* Whatever is made now holds what everybody said: for its owner alone. */
+    /* New files hold the messages of all users: only their owner may read them. */
     (void)umask(077);
     if (rc == 0)
         rc = work->run(&store, options, why, sizeof why);
@@ -39,7 +39,7 @@ int store_command(
     if (rc == CLI_OK) {
         rc = options_load(command, &options, &config);
         if (rc == 0) {
-            rc = run_work(command, work, &options, &config);
+            rc = store_work_run(command, work, &options, &config);
             config_fini(&config);
         } else {
             rc = CLI_FAILED;

@@ -7,13 +7,15 @@
 #include "cli/options.h"
 #include "server/store.h"
 
-/* A command on the store. `check` looks at the words: CLI_OK, or what cli_wrong returned. `run`
- * returns 0, or a code and in `why` what to do. */
+/* The two steps of such a command. `check` returns CLI_OK, or the result of cli_wrong for wrong words.
+ * `run` returns 0, or an error code and a sentence in `why`. */
 struct store_work {
     size_t words_max;
     int (*check)(const struct cli_command *command, const struct options *options);
     int (*run)(struct store *store, const struct options *options, char *why, size_t why_size);
 };
+/* Parse the command line, load the settings, find the database and run `work`. Returns the exit
+ * status. */
 int store_command(
     const struct cli_command *command, int argc, char **argv, const struct store_work *work);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tour.h: what the steps of `troupe tour` share. Each step makes its own actors, lets them run, and
+/* tour.h: the helpers of the steps of `troupe tour`. Each step starts its own actors, runs them and
  * cleans up. */
 #ifndef CLI_TOUR_H
 #define CLI_TOUR_H
@@ -19,20 +19,20 @@ extern const struct tour_step tour_data, tour_workers, tour_bounded; /* tour_box
 extern const struct tour_step tour_crash, tour_shutdown, tour_holders, tour_cycle; /* tour_ends.c */
 extern const struct tour_step tour_simulation, tour_live; /* tour_seeing.c */
 
-/* The tour ends at the first call that fails. */
+/* End the program with a message if `rc` is an error. */
 void tour_must(int rc);
 
-/* A line of output, indented; `format` has no newline. */
+/* Print one indented line; `format` has no newline. */
 void tour_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Several lines at once, as a function writes them to a stream. */
+/* Print the lines that `write` writes, each indented. */
 void tour_print_stream(
     void (*write)(struct tr_system *system, FILE *out), struct tr_system *system);
 
-/* Options of a system whose log lines appear among the output. */
+/* Return options of a system that logs to the tour's output: driven by this thread, or with workers. */
 struct tr_system_options tour_driven(void);
 struct tr_system_options tour_threads(uint32_t workers);
 
-/* ---- the actor that several steps use: hands out numbers ------------------------------------ */
+/* ---- the actor of several steps: it hands out numbers ------------------------------------ */
 
 struct ids {
     uint32_t next;

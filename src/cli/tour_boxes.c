@@ -31,8 +31,8 @@ const struct tour_step tour_data = {
     .title = "An actor is its data",
     .text = "   A plain struct, and a function that handles one message. Here it hands out\n"
             "   numbers. Three asks are queued, the sender is dropped, and the actor runs\n"
-            "   on this thread until nothing is left. No thread, no mock: this is also what\n"
-            "   a unit test looks like.\n",
+            "   on this thread until its box is empty. No thread, no mock: a unit test looks\n"
+            "   the same.\n",
     .run = run_data,
 };
 
@@ -56,17 +56,17 @@ static void run_workers(void)
     }
     ids_drop(&sender);
     tour_must(tr_done_wait(&done, &ids, &why, 0));
-    tour_print(
-        "sender dropped; it ended (%s) and gave back { .next = %u }", tr_why_text(why), ids.next);
+    tour_print("the sender is dropped; the actor ended (%s) and gave back { .next = %u }",
+        tr_why_text(why), ids.next);
     tour_must(tr_system_join(system, 0));
     tr_system_destroy(&system);
 }
 
 const struct tour_step tour_workers = {
     .title = "The same actor on worker threads",
-    .text = "   Spawning moves the struct into the system. Ask, and every ask ends: with a\n"
-            "   value or with exactly one error. When the last sender is dropped the box is\n"
-            "   drained, the actor ends, and its data can be taken back.\n",
+    .text = "   A spawn moves the struct into the system. Every ask ends, with a value or with\n"
+            "   exactly one error. After the last sender is dropped, the actor drains its box,\n"
+            "   ends, and gives its data back.\n",
     .run = run_workers,
 };
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tour_ends.c: how actors end: by a crash, by themselves, not at all, and waiting for each other.
- * These systems are driven by this thread, so that the lines come in the order in which things
- * happen. */
+/* tour_ends.c: how actors end: by a crash, by themselves, not at all, and while they wait for each
+ * other. This thread drives the systems, so that the lines appear in the order of the events. */
 #include "cli/tour.h"
 
 #define MS UINT64_C(1000000) /* a millisecond, in nanoseconds */
@@ -60,11 +59,11 @@ static void run_crash(void)
 }
 
 const struct tour_step tour_crash = {
-    .title = "A crash, and a table that says what follows",
+    .title = "A crash, and the supervisor's table",
     .text = "   A crash is a handler that returned TR_FAIL, a start that failed, or a call\n"
-            "   over the time limit its type declares. Who asked is told; the message becomes\n"
-            "   a dead letter; the supervisor restarts the actor from its first state. Its\n"
-            "   box and all its senders stay valid.\n",
+            "   over the time limit its type declares. The asker gets an error; the message\n"
+            "   becomes a dead letter; the supervisor restarts the actor from its first state.\n"
+            "   Its box and all its senders stay valid.\n",
     .run = run_crash,
 };
 
@@ -139,15 +138,15 @@ static void run_shutdown(void)
     tour_print("dropping the one sender this program holds");
     tr_sender_drop(&reader);
     tour_must(tr_system_join(system, 0));
-    tour_print("all have ended");
+    tour_print("all three have ended");
     tr_system_destroy(&system);
 }
 
 const struct tour_step tour_shutdown = {
     .title = "Natural shutdown",
     .text = "   reader -> parser -> writer; each holds the sender of the next. Dropping the\n"
-            "   first one's sender ends all three, one after the other, and not before\n"
-            "   every message was handled.\n",
+            "   first one's sender ends all three, one after the other, after they have\n"
+            "   handled every message.\n",
     .run = run_shutdown,
 };
 
@@ -164,16 +163,16 @@ static void run_holders(void)
     tr_sender_drop(&reader);
     rc = tr_system_join(system, 50 * MS);
     tour_print("waited 50 ms for the end: %s", tr_error_name(rc));
-    tour_print("dropping that one too");
+    tour_print("dropping the clone too");
     tr_sender_drop(&leaked);
     tour_must(tr_system_join(system, 0));
     tr_system_destroy(&system);
 }
 
 const struct tour_step tour_holders = {
-    .title = "Who keeps it alive",
-    .text = "   The same, but a clone of the first sender was forgotten somewhere. Every\n"
-            "   clone names its owner, so the report says who holds what.\n",
+    .title = "The report of holders",
+    .text = "   The same pipeline, but the program has forgotten a clone of the first sender.\n"
+            "   Every clone names its owner, so the report shows which one is left.\n",
     .run = run_holders,
 };
 
@@ -249,7 +248,7 @@ static void run_cycle(void)
     friend_drop(&ann);
     friend_drop(&bob);
     tr_system_step(system, 100);
-    /* Each holds a sender of the other, so they would never end by themselves. */
+    /* Each holds a sender of the other, so neither ends by itself. */
     tour_must(tr_system_drain(system, 0));
     tr_system_destroy(&system);
 }
@@ -257,7 +256,7 @@ static void run_cycle(void)
 const struct tour_step tour_cycle = {
     .title = "A circle of actors that wait for each other",
     .text = "   ann asks bob and holds: she handles nothing else until the answer is there.\n"
-            "   To answer, bob asks ann, and holds. The two would wait for ever; so whoever\n"
-            "   closes the circle is refused at once, and the report names everybody in it.\n",
+            "   To answer, bob asks ann, and holds. The two would wait for ever; so the ask\n"
+            "   that closes the circle fails at once, and the report names every actor in it.\n",
     .run = run_cycle,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tour_seeing.c: the same actor in a simulation, and what a running system shows of itself. */
+/* tour_seeing.c: the same actor in a simulation, and the counters of a running system. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,11 +11,11 @@ static const uint64_t ms_ns = 1000000;
 
 enum { CUSTOMERS = 4 };
 
-/* Asks for a number, and says which it got. */
+/* Asks for one number and notes it in `order`. */
 struct customer {
     ids_sender ids; /* owned */
     char name;
-    char *order; /* where all of them note who came */
+    char *order; /* shared: the names in the order of their numbers */
 };
 
 static int customer_start(void *state, struct tr_context *ctx)
@@ -61,7 +61,7 @@ static const struct tr_type customer_type = {
     .finish = customer_finish,
 };
 
-static uint64_t simulate(uint64_t seed)
+static uint64_t run_seed(uint64_t seed)
 {
     char order[CUSTOMERS + 1] = "????";
     struct ids ids = { 0 };
@@ -90,7 +90,7 @@ static uint64_t simulate(uint64_t seed)
 
 static void run_simulation(void)
 {
-    uint64_t first = simulate(1), again = simulate(1), other = simulate(2);
+    uint64_t first = run_seed(1), again = run_seed(1), other = run_seed(2);
 
     tour_print("the same seed gives %s trace, another seed %s",
         first == again ? "the same" : "ANOTHER", first == other ? "THE SAME" : "another");
@@ -99,9 +99,9 @@ static void run_simulation(void)
 const struct tour_step tour_simulation = {
     .title = "The same actor in a simulation",
     .text = "   One thread, a clock that jumps, and a seed that decides who runs next, what\n"
-            "   the network loses and what a power cut leaves on the disk. The hash of\n"
-            "   everything that happened is equal when the seed is: a failure that was\n"
-            "   found once can be replayed for ever.\n",
+            "   the network loses and what a power cut leaves on the disk. Equal seeds give\n"
+            "   equal traces, the hash of every event: you can replay a failure from its\n"
+            "   seed for ever.\n",
     .run = run_simulation,
 };
 
@@ -109,8 +109,8 @@ const struct tour_step tour_simulation = {
 
 enum member_message { MEMBER_WORK, MEMBER_WAIT, MEMBER_FLOOD, MEMBER_PAUSE };
 
-/* Plays every part of the table: works without end, waits for an answer, floods a full box, answers
- * late. */
+/* Plays every part of the table: it works without end, waits for an answer, floods a full box, or
+ * answers late. */
 struct member {
     tr_sender other; /* owned */
     tr_reply_handle asker;
@@ -131,8 +131,7 @@ static enum tr_next member_handle(void *state, struct tr_context *ctx, void *mes
             rc = tr_ask(
                 ctx, self->other, &wait, sizeof wait, &(struct tr_ask_options){ .hold = true });
         } else {
-            self->asker =
-                tr_reply_take(ctx); /* never answered: it is answered when this actor ends */
+            self->asker = tr_reply_take(ctx); /* the runtime answers it when this actor ends */
         }
         break;
     case MEMBER_FLOOD:
@@ -178,7 +177,7 @@ static const struct tr_type member_type = {
 };
 TR_ACTOR(member, struct member, enum member_message)
 
-static member_sender member_make(
+static member_sender member_start(
     struct tr_system *system, const char *name, uint32_t capacity, tr_sender other)
 {
     struct member member = { .other = other };
@@ -208,11 +207,11 @@ static void run_live(void)
     member_sender busy, bank, till, crowd, clock;
 
     tour_must(tr_system_create(&options, &system));
-    busy = member_make(system, "busy", 0, (tr_sender){ 0 });
-    bank = member_make(system, "bank", 0, (tr_sender){ 0 });
-    till = member_make(system, "till", 16, member_clone(bank, "till").raw);
-    crowd = member_make(system, "crowd", 0, member_clone(till, "crowd").raw);
-    clock = member_make(system, "clock", 0, (tr_sender){ 0 });
+    busy = member_start(system, "busy", 0, (tr_sender){ 0 });
+    bank = member_start(system, "bank", 0, (tr_sender){ 0 });
+    till = member_start(system, "till", 16, member_clone(bank, "till").raw);
+    crowd = member_start(system, "crowd", 0, member_clone(till, "crowd").raw);
+    clock = member_start(system, "clock", 0, (tr_sender){ 0 });
     tour_must(member_tell(busy, MEMBER_WORK));
     tour_must(member_tell(crowd, MEMBER_FLOOD));
     tour_must(member_ask_wait(clock, MEMBER_PAUSE, NULL, 0, 0)); /* 100 ms */
@@ -224,9 +223,9 @@ static void run_live(void)
     member_drop(&crowd);
     member_drop(&till);
     member_drop(&bank);
-    tr_stop(tr_sender_weaken(busy.raw)); /* works for ever: it has to be told */
+    tr_stop(tr_sender_weaken(busy.raw)); /* it never ends by itself */
     member_drop(&busy);
-    /* bank took a duty and till holds for it: told to stop, bank's asker is answered. */
+    /* till holds for an answer of bank; when bank stops, the runtime answers till. */
     tour_must(tr_system_drain(system, 0));
     tr_system_stats(system, &stats);
     tour_print("in the end: %" PRIu64 " sent = %" PRIu64 " handled + %" PRIu64
@@ -236,9 +235,9 @@ static void run_live(void)
 }
 
 const struct tour_step tour_live = {
-    .title = "What a running system shows",
+    .title = "A table of running actors",
     .text = "   Five actors on two threads: one works without end, one floods a box of 16,\n"
-            "   whose owner holds for an answer that does not come. The table is made of\n"
-            "   counters; reading it stops nobody.\n",
+            "   whose owner holds for an answer that does not come. The table shows their\n"
+            "   counters; reading it stops no actor.\n",
     .run = run_live,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* auth.c: who asks: the verifier of service tokens, sessions for people, and the client that
- * fetches documents and keys for both. */
+/* auth.c: the authentication of callers: the verifier of service tokens, the sessions of users, and the
+ * HTTP client that fetches documents and keys for both. */
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ static int start_verifier(struct server *server)
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
-/* The secret that signs session tokens: made at the first start, like the admin token. */
+/* Load the secret that signs session tokens. The first start creates it. */
 static int load_session_key(struct server *server, char *why, size_t why_size)
 {
     char path[PATH_MAX + 32];
@@ -69,12 +69,12 @@ static int load_session_key(struct server *server, char *why, size_t why_size)
     rc = crypto_key_from_private(
         CRYPTO_HS256, secret.text, strlen(secret.text), &server->session_key);
     if (rc != 0)
-        snprintf(why, why_size, "%s: %s", path, tr_error_text(rc));
+        snprintf(why, why_size, "%s: %s.", path, tr_error_text(rc));
     return rc;
 }
 
-/* A copy of the word in the memory that was set aside. */
-static char *keep(char **to, struct span word)
+/* Copy a word into auth_texts. */
+static char *copy_word(char **to, struct span word)
 {
     char *text = *to;
 
@@ -130,10 +130,10 @@ static int collect_providers(struct server *server, size_t *ret_count, char *why
     to = server->auth_texts;
     while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {
         if (count == AUTH_PROVIDERS_MAX ||
-            !settings_parse_provider(keep(&to, word), &server->providers[count])) {
+            !settings_parse_provider(copy_word(&to, word), &server->providers[count])) {
             snprintf(why, why_size,
-                "auth.providers: expected at most %d of NAME+ISSUER+KEYS+CLIENT_ID, not '%.*s'",
-                AUTH_PROVIDERS_MAX, (int)word.size, word.at);
+                "auth.providers has '%.*s'; it takes at most %d of NAME+ISSUER+KEYS+CLIENT_ID.",
+                (int)word.size, word.at, AUTH_PROVIDERS_MAX);
             return TR_EINVAL;
         }
         count++;
@@ -142,15 +142,16 @@ static int collect_providers(struct server *server, size_t *ret_count, char *why
     position = 0;
     for (size_t i = 0; config_next(config, CONFIG_AUTH_ADMINS, &position, &word); i++) {
         if (i == ADMINS_MAX) {
-            snprintf(why, why_size, "auth.admins: more than %d", ADMINS_MAX);
+            snprintf(
+                why, why_size, "auth.admins has more than %d addresses, the most.", ADMINS_MAX);
             return TR_ELIMIT;
         }
-        server->admins[i] = keep(&to, word);
+        server->admins[i] = copy_word(&to, word);
     }
     return 0;
 }
 
-/* What is left to say if it fails and `why` is empty is the code's text. */
+/* On failure `why` may stay empty: the caller then uses the text of the code. */
 static int start_sessions(struct server *server, size_t provider_count, char *why, size_t why_size)
 {
     const struct config *config = &server->config;
@@ -204,7 +205,7 @@ int server_start_auth(struct server *server, char *why, size_t why_size)
     if (rc == 0 && provider_count > 0)
         rc = start_sessions(server, provider_count, why, why_size);
     if (rc != 0 && why[0] == '\0')
-        snprintf(why, why_size, "auth: %s", tr_error_text(rc));
+        snprintf(why, why_size, "Authentication could not start: %s.", tr_error_text(rc));
     return rc;
 }
 
@@ -217,9 +218,9 @@ void server_reload_auth(struct server *server)
     char why[SERVER_WHY_SIZE];
 
     if (server->auth != NULL && auth_change_rates(server->auth, &per_did, &per_address) != 0)
-        LOG_PLAIN(LOG_ERROR, "ops", "reload: the rates could not be changed");
+        LOG_PLAIN(LOG_ERROR, "ops", "reload: the verifier did not take the new rates");
     if (server->sessions != NULL && sessions_load_keys(server->sessions, why, sizeof why) != 0)
-        LOG(LOG_ERROR, "ops", "reload: a provider's old keys stay", LOG_TEXT("why", why));
+        LOG(LOG_ERROR, "ops", "reload: a provider keeps its old keys", LOG_TEXT("why", why));
 }
 
 void server_stop_auth(struct server *server)

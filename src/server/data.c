@@ -13,19 +13,19 @@
 #include "server/parts.h"
 #include "support/log.h"
 
-/* ---- whose directory it is --------------------------------------------------------------------
- * A lock of its own, and not the database's: with PostgreSQL the files here would have none. It
- * goes with the process, so kill -9 leaves nothing to clean up. The number in it is for messages
- * alone. */
+/* ---- the lock of the directory ---------------------------------------------------------------
+ * The lock is separate from the database's: with PostgreSQL the directory would have none. It ends
+ * with the process, so kill -9 leaves no stale lock. The pid in the file is for messages only. */
 
-static void say_taken(int fd, const char *data_path, char *why, size_t why_size)
+static void explain_taken(int fd, const char *data_path, char *why, size_t why_size)
 {
     char pid[32] = "";
     ssize_t size = pread(fd, pid, sizeof pid - 1, 0);
 
     pid[size < 0 ? 0 : size] = '\0';
     pid[strspn(pid, "0123456789")] = '\0';
-    snprintf(why, why_size, "a server with this data runs already%s%s%s: troupe status --data %s",
+    snprintf(why, why_size,
+        "A server runs already with this data%s%s%s; see troupe status --data %s.",
         pid[0] == '\0' ? "" : " (pid ", pid, pid[0] == '\0' ? "" : ")", data_path);
 }
 
@@ -40,10 +40,10 @@ int server_find_other(struct server *server, char *why, size_t why_size)
     snprintf(path, sizeof path, "%s/server.lock", data_path);
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return 0; /* what is wrong with it, server_lock_data says */
+        return 0; /* server_lock_data reports the reason */
     is_taken = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     if (is_taken)
-        say_taken(fd, data_path, why, why_size);
+        explain_taken(fd, data_path, why, why_size);
     close(fd);
     return is_taken ? TR_EBUSY : 0;
 }
@@ -57,16 +57,17 @@ int server_lock_path(const char *data_path, int *ret_fd, char *why, size_t why_s
     snprintf(path, sizeof path, "%s/server.lock", data_path);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
-        snprintf(why, why_size, "server.data: cannot write to %s: %s", data_path, strerror(errno));
+        snprintf(
+            why, why_size, "server.data: %s cannot be written: %s.", data_path, strerror(errno));
         return TR_EACCES;
     }
     if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
         bool is_taken = errno == EAGAIN || errno == EACCES;
 
         if (is_taken)
-            say_taken(fd, data_path, why, why_size);
+            explain_taken(fd, data_path, why, why_size);
         else
-            snprintf(why, why_size, "server.data: %s cannot be locked: %s", path, strerror(errno));
+            snprintf(why, why_size, "server.data: %s cannot be locked: %s.", path, strerror(errno));
         close(fd);
         return is_taken ? TR_EBUSY : TR_EIO;
     }
@@ -83,7 +84,7 @@ int server_lock_data(struct server *server, char *why, size_t why_size)
 
 /* ---- data directory -------------------------------------------------------------------------- */
 
-/* Made by root for another user: give it to that user. */
+/* Give a directory that root created to the server's user. */
 static int give_to_user(const char *path, const char *user)
 {
     struct passwd *entry = user[0] == '\0' || geteuid() != 0 ? NULL : getpwnam(user);
@@ -99,20 +100,21 @@ int server_open_data(struct server *server, char *why, size_t why_size)
     if (mkdir(path, 0700) == 0) {
         server->has_made_data = true;
         if (give_to_user(path, config_text(&server->config, CONFIG_SERVER_USER)) != 0) {
-            snprintf(why, why_size, "server.data: cannot give %s to its user: %s", path,
+            snprintf(why, why_size, "server.data: %s cannot be given to server.user: %s.", path,
                 strerror(errno));
             return TR_EACCES;
         }
     } else if (errno != EEXIST) {
-        snprintf(why, why_size, "server.data: cannot make %s: %s", path, strerror(errno));
+        snprintf(why, why_size, "server.data: %s cannot be created: %s.", path, strerror(errno));
         return TR_EACCES;
     }
     if (realpath(path, server->data_path) == NULL || stat(path, &status) != 0 ||
         !S_ISDIR(status.st_mode)) {
-        snprintf(why, why_size, "server.data: %s is not a directory that can be used", path);
+        snprintf(
+            why, why_size, "server.data: %s is not a directory that the server can use.", path);
         return TR_EACCES;
     }
-    /* SQLite's temporary files: the sandbox has no other place for them. */
+    /* The sandbox leaves SQLite no other place for temporary files. */
     setenv("SQLITE_TMPDIR", server->data_path, 1);
     return 0;
 }
@@ -132,8 +134,9 @@ void server_leave_data(struct server *server, bool has_failed)
     server->lock_fd = -1;
 }
 
-/* ---- which database -----------------------------------------------------------------------------
- * A setting that is forgotten must not look like a server that lost everything. */
+/* ---- the kind of database ----------------------------------------------------------------------
+ * With a forgotten sql.url the server would start with an empty database and seem to have lost all
+ * data. The file `database` prevents that. */
 
 static const char *kind_of_url(const char *url)
 {
@@ -141,8 +144,8 @@ static const char *kind_of_url(const char *url)
                                                                              : "postgresql";
 }
 
-/* The kind this directory was used with; "" if it is new. An empty file met a full disk: it says
- * nothing. */
+/* Read the kind of database that this directory was used with: "" for a new directory, and for an
+ * empty file, which a full disk leaves. */
 static void read_kind(const char *data_path, char *kind, size_t size)
 {
     char path[PATH_MAX + 32];
@@ -156,7 +159,7 @@ static void read_kind(const char *data_path, char *kind, size_t size)
             kind[strcspn(kind, "\n")] = '\0';
         fclose(file);
     }
-    snprintf(path, sizeof path, "%s/troupe.db", data_path); /* of before there was that file */
+    snprintf(path, sizeof path, "%s/troupe.db", data_path); /* older versions wrote no such file */
     if (kind[0] == '\0' && access(path, F_OK) == 0)
         snprintf(kind, size, "sqlite");
 }
@@ -170,10 +173,9 @@ int server_check_database(struct server *server, char *why, size_t why_size)
     if (before[0] == '\0' || strcmp(before, kind) == 0)
         return 0;
     snprintf(why, why_size,
-        "sql.url: %s was used with %s before, and this is %s, where its data is not. Set sql.url "
-        "as "
-        "it was (troupe config show --origin says where it comes from), or use another directory",
-        server->data_path, before, kind);
+        "sql.url names a %s database, but %s was used with %s, which has its data. Set sql.url as "
+        "before (troupe config show --origin shows where it comes from), or use another directory.",
+        kind, server->data_path, before);
     return TR_EINVAL;
 }
 
@@ -183,7 +185,7 @@ int server_write_database(struct server *server)
     int fd, written;
 
     snprintf(path, sizeof path, "%s/database", server->data_path);
-    /* The same is in it, or nothing. It is not emptied first: a full disk would leave that. */
+    /* No O_TRUNC: on a full disk it would leave an empty file. The content never changes. */
     fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return TR_EIO;

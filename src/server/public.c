@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* public.c: the public HTTP listener: its routes, limits and trusted proxies, and what to tell an
- * operator when an address cannot be listened on. */
+/* public.c: the public HTTP listener: its routes, limits and trusted proxies, and the messages for an
+ * address that the server cannot listen on. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,37 +9,40 @@
 #include "net/socket.h"
 #include "server/parts.h"
 
-/* The form of an address was checked before, so only the machine can refuse it. */
+/* Explain why the machine refused an address; settings_check has validated its form. */
 static const char *listen_hint(int rc, bool is_unix)
 {
     if (rc == TR_EBUSY)
-        return "somebody else does";
+        return "another process listens there";
     if (rc == TR_EACCES)
         return is_unix ? "permission denied"
                        : "permission denied (ports below 1024 need CAP_NET_BIND_SERVICE)";
     if (rc == TR_EINVAL)
-        return is_unix ? "no socket can be made there: its directory is perhaps not there"
-                       : "the address is not one of this machine";
+        return is_unix ? "the socket cannot be created; check that its directory exists"
+                       : "the address does not belong to this machine";
     return NULL;
 }
 
-/* What can be done about it: with which option. */
-static void say_unheard(int rc, const char *listen, const char *option, char *why, size_t why_size)
+/* Write the reason and the option that changes the address. */
+static void explain_address(
+    int rc, const char *listen, const char *option, char *why, size_t why_size)
 {
     const char *hint = listen_hint(rc, strncmp(listen, "unix:", 5) == 0);
 
-    /* Who has one address of a server often has the other too: both, to be told once. */
+    /* Another server often has both addresses: name both options at once. */
     if (rc == TR_EBUSY)
         snprintf(why, why_size,
-            "cannot listen on %s: %s: choose others with --listen ADDR --admin ADDR", listen, hint);
+            "The server cannot listen on %s: %s; choose other addresses with --listen ADDR --admin "
+            "ADDR.",
+            listen, hint);
     else if (hint != NULL)
-        snprintf(
-            why, why_size, "cannot listen on %s: %s: choose another with %s", listen, hint, option);
+        snprintf(why, why_size, "The server cannot listen on %s: %s; choose another with %s ADDR.",
+            listen, hint, option);
 }
 
-/* Nothing is made for a server that cannot listen: a directory, a token, a database. So both ports
- * are tried first, and given back. Who takes one in between is met by the listener itself, as is
- * what stands in the way of a unix socket. */
+/* Bind the port and close it again. A start that cannot listen then creates no directory, token or
+ * database. The listener itself reports a port that another process takes in between, and a unix
+ * socket that cannot be created. */
 static int try_port(
     struct server *server, enum config_key key, const char *option, char *why, size_t why_size)
 {
@@ -54,7 +57,7 @@ static int try_port(
     if (rc == 0) {
         close(fd);
     } else if (listen_hint(rc, false) != NULL) {
-        say_unheard(rc, listen, option, why, why_size);
+        explain_address(rc, listen, option, why, why_size);
         return rc;
     }
     return 0;
@@ -67,15 +70,14 @@ int server_try_ports(struct server *server, char *why, size_t why_size)
     return rc == 0 ? try_port(server, CONFIG_SERVER_LISTEN, "--listen", why, why_size) : rc;
 }
 
-/* Of a listener that did not start. */
 void server_explain_listen(
     int rc, const char *listen, const char *option, char *why, size_t why_size)
 {
     if (strncmp(why, "Cannot listen on ", 17) == 0)
-        say_unheard(rc, listen, option, why, why_size);
+        explain_address(rc, listen, option, why, why_size);
 }
 
-/* The list as an array of texts. */
+/* Copy the list of proxies into an array of texts. */
 static int split_proxies(struct server *server)
 {
     const char *text = config_text(&server->config, CONFIG_SERVER_TRUSTED_PROXIES);

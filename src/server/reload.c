@@ -27,7 +27,7 @@ static int apply_module(struct span word, char *why, size_t why_size)
             return 0;
     }
     snprintf(
-        why, why_size, "log.levels: expected MODULE=LEVEL, not '%.*s'", (int)word.size, word.at);
+        why, why_size, "log.levels has '%.*s'; it must be MODULE=LEVEL.", (int)word.size, word.at);
     return TR_EINVAL;
 }
 
@@ -64,10 +64,10 @@ static void apply_reload(struct server *server)
     server_reload_auth(server);
     if (config_text(config, CONFIG_SERVER_TLS_CERTIFICATE)[0] != '\0' &&
         http_server_reload_tls(server->public_http, why, sizeof why) != 0)
-        LOG(LOG_ERROR, "ops", "reload: the old certificate stays", LOG_TEXT("why", why));
+        LOG(LOG_ERROR, "ops", "reload: the server keeps its old certificate", LOG_TEXT("why", why));
 }
 
-/* A line of the log for each line of text. */
+/* Log each line of a text. */
 static void log_lines(enum log_level level, const char *event, const struct buffer *lines)
 {
     struct span rest = { lines->bytes, lines->size };
@@ -98,13 +98,13 @@ void server_reload(struct server *server)
             config_fini(&fresh);
     }
     if (rc != 0) {
-        log_lines(LOG_ERROR, "not reloaded, the settings are wrong", &text);
+        log_lines(LOG_ERROR, "the settings have errors and were not reloaded", &text);
     } else {
         unsigned applied = config_reload(&server->config, &fresh, &text);
 
         apply_reload(server);
         log_lines(LOG_INFO, "reload", &text);
-        LOG(LOG_INFO, "ops", "reloaded", LOG_INT("applied", applied));
+        LOG(LOG_INFO, "ops", "the settings were reloaded", LOG_INT("applied", applied));
         config_fini(&fresh);
     }
     buffer_free(&text);

@@ -10,7 +10,7 @@
 #include "server/parts.h"
 #include "server/settings.h"
 
-enum { PATHS_MAX = 48 }; /* settings, certificate, key, token: 13 at most; a key file has 4 */
+enum { PATHS_MAX = 48 }; /* settings, certificate, key and token need 13, each key file 4 */
 struct path_list {
     char texts[PATHS_MAX][PATH_MAX];
     const char *list[PATHS_MAX + 1]; /* ends with NULL */
@@ -26,8 +26,8 @@ static void add_path(struct path_list *paths, const char *path)
     paths->count++;
 }
 
-/* A file that may be replaced by another of the same name (an editor, a new certificate): the
- * directory it is in. Not for directories that hold everybody's files. */
+/* Add the directory of a file that an editor or certbot may replace, unless the directory also holds
+ * files of others. */
 static void add_folder_of(struct path_list *paths, const char *path)
 {
     char copy[PATH_MAX];
@@ -44,7 +44,7 @@ static void add_folder_of(struct path_list *paths, const char *path)
         add_path(paths, real);
 }
 
-/* A link leads elsewhere: certbot's live/NAME/cert.pem is one. */
+/* Follow a symbolic link too, like certbot's live/NAME/cert.pem. */
 static void add_replaceable(struct path_list *paths, const char *path)
 {
     char real[PATH_MAX];
@@ -64,7 +64,7 @@ static void add_folder_behind(struct path_list *paths, const char *text, const c
     add_path(paths, dirname(copy));
 }
 
-/* Key sets that are files are read again with the settings. */
+/* A reload reads the key files again. */
 static void add_key_files(struct path_list *paths, const struct config *config)
 {
     struct session_provider provider;
@@ -79,8 +79,8 @@ static void add_key_files(struct path_list *paths, const struct config *config)
     }
 }
 
-static int enter(struct server *server, struct path_list *writable, struct path_list *readable,
-    char *why, size_t why_size)
+static int enter_with_paths(struct server *server, struct path_list *writable,
+    struct path_list *readable, char *why, size_t why_size)
 {
     const struct config *config = &server->config;
 
@@ -97,7 +97,7 @@ static int enter(struct server *server, struct path_list *writable, struct path_
         &(struct sandbox_paths){ writable->list, readable->list }, &server->sandbox, why, why_size);
 }
 
-/* As many descriptors as we may have: one for each connection. */
+/* Raise the limit of descriptors: each connection needs one. */
 static void raise_descriptors(void)
 {
     struct rlimit limit;
@@ -119,12 +119,12 @@ int server_enter_sandbox(struct server *server, char *why, size_t why_size)
         rc = sandbox_become(user, why, why_size);
     if (rc != 0 || !config_is_on(&server->config, CONFIG_SERVER_SANDBOX))
         return rc;
-    lists = calloc(2, sizeof *lists); /* too large for a stack */
+    lists = calloc(2, sizeof *lists); /* too large for the stack */
     if (lists == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
     }
-    rc = enter(server, &lists[0], &lists[1], why, why_size);
+    rc = enter_with_paths(server, &lists[0], &lists[1], why, why_size);
     free(lists);
     return rc;
 }

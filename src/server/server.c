@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* server.c: the order of starting. The admin listener comes before the database, so that /livez and
- * /startupz answer while a long migration runs; the public listener comes last, so that no request
- * meets a half-made server. Before either, the data directory is ours alone: nothing in it is
- * touched before. Stopping goes the other way and copes with any prefix. */
+/* server.c: the order of a start, and of the stop in reverse.
+ *
+ *   1. Check the settings, another server and both ports. Nothing is created before.
+ *   2. Create and lock the data directory, and enter the sandbox.
+ *   3. Start the runtime, the supervision tree and the admin listener, so that /livez and /startupz
+ *      answer while a long migration runs.
+ *   4. Open the database; start auth and the services.
+ *   5. Start the public listener last: no request meets a server that is not complete.
+ *
+ * server_stop copes with a start that failed at any step. */
 #include "server/server.h"
 
 #include <errno.h>
@@ -22,7 +28,7 @@
 
 #define SQL_GRACE_NS TR_SECONDS(1)
 
-/* ---- health: the one route every server has ------------------------------------------------- */
+/* ---- health: the route of every server ------------------------------------------------- */
 
 static void handle_health(struct http_request *request)
 {
@@ -85,7 +91,7 @@ static int open_sql(struct server *server, char *why, size_t why_size)
             .exclusive = true,
             .supervisor = server->tree.senders[SERVER_SQL] },
         why, why_size, &server->sql);
-    /* On a full disk it may have to wait for the next start: no reason not to serve. */
+    /* On a full disk the next start writes it: the server serves all the same. */
     if (rc == 0 && server_write_database(server) != 0)
         LOG(LOG_WARN, "ops", "the file `database` cannot be written",
             LOG_TEXT("data", server->data_path));
@@ -103,12 +109,12 @@ static int collect_services(struct server *server, char *why, size_t why_size)
 {
     server->services[server->service_count++] = &health_service;
     server->services[server->service_count++] =
-        &server->session_service; /* routes: server_start_auth */
+        &server->session_service; /* server_start_auth adds its routes */
     server->session_service.name = "sessions";
     tr_assert(server->service_count == SERVER_OWN_SERVICES);
     for (const struct service *const *service = server_services; *service != NULL; service++) {
         if (server->service_count == SERVER_SERVICES_MAX) {
-            snprintf(why, why_size, "there are more than %d services", SERVER_SERVICES_MAX);
+            snprintf(why, why_size, "The program has more than %d services.", SERVER_SERVICES_MAX);
             return TR_ELIMIT;
         }
         server->services[server->service_count++] = *service;
@@ -147,10 +153,10 @@ static int start_services(struct server *server, char *why, size_t why_size)
     return 0;
 }
 
-/* ---- what is needed ------------------------------------------------------------------------- */
+/* ---- needed settings ------------------------------------------------------------------------- */
 
-/* What the form of the settings does not show. Before anything is made: whoever is told so corrects
- * it and starts again, and should not find a database that the wrong settings have left. */
+/* Check what settings_check cannot: required settings and the files they name. This runs before the
+ * start creates anything, so that a wrong setting leaves no database behind. */
 static int check_needs(struct server *server, char *why, size_t why_size)
 {
     static const enum config_key files[] = { CONFIG_SERVER_TLS_CERTIFICATE, CONFIG_SERVER_TLS_KEY,
@@ -162,8 +168,8 @@ static int check_needs(struct server *server, char *why, size_t why_size)
         server->service_did = "did:web:localhost";
     if (server->service_did[0] == '\0') {
         snprintf(why, why_size,
-            "auth.service_did is not set: write the DID clients address this server by, such as "
-            "did:web:chat.example.org, under [auth], or start with --dev");
+            "auth.service_did is not set; write the DID of this server, like "
+            "did:web:chat.example.org, under [auth], or start with --dev.");
         return TR_EINVAL;
     }
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
@@ -171,7 +177,8 @@ static int check_needs(struct server *server, char *why, size_t why_size)
 
         if (path[0] == '\0' || access(path, F_OK) == 0)
             continue;
-        snprintf(why, why_size, "%s: %s: %s", config_settings[files[i]].key, path, strerror(errno));
+        snprintf(
+            why, why_size, "%s: %s: %s.", config_settings[files[i]].key, path, strerror(errno));
         return TR_ENOENT;
     }
     return server_check_key_files(config, why, why_size);
@@ -211,7 +218,8 @@ static int start_traces(struct server *server, char *why, size_t why_size)
     if (rc == 0)
         otlp_set_sample(server->otlp, (uint32_t)config_number(config, CONFIG_TRACE_SAMPLE));
     else
-        snprintf(why, why_size, "trace.url: %s", tr_error_text(rc));
+        snprintf(
+            why, why_size, "The exporter of trace.url could not start: %s.", tr_error_text(rc));
     return rc;
 }
 
@@ -223,7 +231,7 @@ static void log_runtime(void *data, const char *line)
     LOG(LOG_WARN, "runtime", "runtime", LOG_TEXT("line", line));
 }
 
-/* As if somebody had sent the signal; the thread that waits for it does the rest. */
+/* Send SIGTERM to this process: the main thread waits for it and drains. */
 static void on_drain_asked(void *data)
 {
     (void)data;
@@ -241,7 +249,7 @@ static int start_system(struct server *server, char *why, size_t why_size)
         &server->system);
 
     if (rc != 0)
-        snprintf(why, why_size, "cannot start the runtime: %s", tr_error_text(rc));
+        snprintf(why, why_size, "The runtime could not start: %s.", tr_error_text(rc));
     return rc;
 }
 
@@ -273,7 +281,7 @@ static int start_admin(struct server *server, char *why, size_t why_size)
         server_explain_listen(
             rc, config_text(config, CONFIG_ADMIN_LISTEN), "--admin", why, why_size);
     if (rc == 0 && server_write_address(server) != 0) {
-        snprintf(why, why_size, "cannot write to %s", server->data_path);
+        snprintf(why, why_size, "%s cannot be written.", server->data_path);
         rc = TR_EIO;
     }
     return rc;
@@ -294,7 +302,7 @@ static void set_facts(struct server *server)
     (void)admin_set_fact(server->admin, "sandbox", sandbox);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- start and stop ------------------------------------------------------------------------------ */
 
 void server_init(struct server *server, const struct config_sources *sources, const char *version)
 {
@@ -328,7 +336,7 @@ int server_start(struct server *server, char *why, size_t why_size)
     why[0] = '\0';
     rc = server_apply_log(&server->config, why, why_size);
     if (rc == 0 && systemd_init(&server->systemd) != 0) {
-        snprintf(why, why_size, "NOTIFY_SOCKET is set, but nobody listens there");
+        snprintf(why, why_size, "NOTIFY_SOCKET is set, but no process listens there.");
         return TR_EIO;
     }
     for (size_t i = 0; rc == 0 && i < sizeof steps / sizeof steps[0]; i++)
@@ -343,22 +351,21 @@ int server_start(struct server *server, char *why, size_t why_size)
     (void)systemd_watchdog_start(
         server->system, &server->systemd, server->tree.senders[SERVER_OPS], &server->watchdog);
     systemd_notify(&server->systemd, "READY=1\nSTATUS=serving");
-    LOG(LOG_INFO, "ops", "ready", LOG_TEXT("public", server->public_address),
+    LOG(LOG_INFO, "ops", "the server is ready", LOG_TEXT("public", server->public_address),
         LOG_TEXT("admin", admin_address(server->admin)),
         LOG_TEXT("database", sql_backend(server->sql)));
     return 0;
 }
 
-/* Everything below waits for the database at some point: requests for their answers, services for
- * their actors. If it hangs, somebody has to end that, and a little later than requests are cut: a
- * slow one is not a dead one. */
+/* Bound the wait for the database: requests and the actors of services wait for it at the end. The
+ * bound is a little later than the cut of requests, so that a slow database still finishes. */
 static void bound_sql(const struct server *server)
 {
     uint64_t timeout_ns = config_number(&server->config, CONFIG_SERVER_DRAIN_TIMEOUT);
     int rc = sql_give_up_after(server->sql, timeout_ns + SQL_GRACE_NS);
 
     if (rc != 0)
-        LOG(LOG_WARN, "ops", "the end may wait for the database",
+        LOG(LOG_WARN, "ops", "the stop may wait for the database without a limit",
             LOG_TEXT("why", tr_error_text(rc)));
 }
 
@@ -381,9 +388,9 @@ static void stop_services(struct server *server)
 
 void server_stop(struct server *server)
 {
-    bound_sql(server); /* unless the drain did: this may be a start that failed */
+    bound_sql(server); /* after a failed start there was no drain */
     if (server->admin != NULL)
-        admin_remove_checks(server->admin); /* what they look at goes away now */
+        admin_remove_checks(server->admin); /* the objects of the checks are destroyed below */
     http_server_stop(&server->public_http);
     otlp_stop(&server->otlp);
     if (server->trace_client != NULL)

@@ -20,26 +20,26 @@ struct checker {
     bool is_wrong;
 };
 
-/* Where the value was set, and what is wrong with it. */
-static void complain(struct checker *checker, enum config_key key, const char *problem)
+/* Add "PLACE: SENTENCE" to the errors. `problem` is the sentence. */
+static void settings_complain(struct checker *checker, enum config_key key, const char *problem)
 {
     const char *place = checker->config->values[key].place;
 
     checker->is_wrong = true;
-    buffer_format(checker->errors, "%s%s%s: %s\n", place, place[0] == '\0' ? "" : ": ",
-        config_settings[key].key, problem);
+    buffer_format(checker->errors, "%s%s%s\n", place, place[0] == '\0' ? "" : ": ", problem);
 }
 
-static void complain_value(
+static void settings_complain_value(
     struct checker *checker, enum config_key key, const char *value, const char *expected)
 {
     char problem[WHY_SIZE];
 
-    snprintf(problem, sizeof problem, "expected %s, not '%.100s'", expected, value);
-    complain(checker, key, problem);
+    snprintf(problem, sizeof problem, "%s is '%.100s'; it must be %s.", config_settings[key].key,
+        value, expected);
+    settings_complain(checker, key, problem);
 }
 
-/* A word of a list, ended with a zero; false at the end. What is too long is cut. */
+/* Copy the next word of a list, cut to WORD_SIZE. False at the end. */
 static bool next_word(
     const struct checker *checker, enum config_key key, size_t *position, char word[WORD_SIZE])
 {
@@ -68,7 +68,7 @@ bool settings_is_url(const char *text)
     return true;
 }
 
-/* A provider's keys: a URL, or a file's whole path, with or without file: before it. */
+/* Read a provider's keys: a URL, or the absolute path of a file, with or without file: before it. */
 static bool parse_keys(const char *text, struct session_provider *provider)
 {
     const char *path = strncmp(text, "file:", 5) == 0 ? text + 5 : text;
@@ -101,7 +101,7 @@ static void check_listen(struct checker *checker, enum config_key key)
     struct net_address address;
 
     if (net_address_parse(text, &address) != 0)
-        complain_value(
+        settings_complain_value(
             checker, key, text, "an address like 127.0.0.1:8080, [::1]:8080 or unix:/path");
 }
 
@@ -110,7 +110,7 @@ static void check_url(struct checker *checker, enum config_key key, const char *
     const char *text = config_text(checker->config, key);
 
     if (!settings_is_url(text))
-        complain_value(checker, key, text, expected);
+        settings_complain_value(checker, key, text, expected);
 }
 
 /* ---- single settings ------------------------------------------------------------------------ */
@@ -123,30 +123,31 @@ static void check_proxies(struct checker *checker)
 
     while (next_word(checker, CONFIG_SERVER_TRUSTED_PROXIES, &position, word))
         if (net_cidr_parse(word, &cidr) != 0)
-            complain_value(checker, CONFIG_SERVER_TRUSTED_PROXIES, word,
+            settings_complain_value(checker, CONFIG_SERVER_TRUSTED_PROXIES, word,
                 "networks like 10.0.0.0/8, or addresses");
 }
 
-/* Its value is a secret and not shown. What the client does not take would wake nobody, in silence.
- */
+/* The value is a secret: do not print it. A URL that the client refuses would never push, silently. */
 static void check_push(struct checker *checker)
 {
     const char *url = config_text(checker->config, CONFIG_DELIVERY_PUSH_URL);
 
     if (url[0] != '\0' && (!settings_is_url(url) || !http_client_takes(url)))
-        complain(checker, CONFIG_DELIVERY_PUSH_URL,
-            "expected a URL like https://push.example.org/wake?key=KEY, without user and password");
+        settings_complain(checker, CONFIG_DELIVERY_PUSH_URL,
+            "delivery.push_url must be a URL like https://push.example.org/wake?key=KEY, without "
+            "user and "
+            "password.");
 }
 
-/* Its value is a secret and not shown. */
+/* The value is a secret: do not print it. */
 static void check_database(struct checker *checker)
 {
     const char *url = config_text(checker->config, CONFIG_SQL_URL);
 
     if (url[0] != '\0' && strncmp(url, "sqlite:", 7) != 0 && strncmp(url, "postgres://", 11) != 0 &&
         strncmp(url, "postgresql://", 13) != 0)
-        complain(checker, CONFIG_SQL_URL,
-            "expected sqlite:PATH or postgresql://USER:PASSWORD@HOST/NAME");
+        settings_complain(checker, CONFIG_SQL_URL,
+            "sql.url must be sqlite:PATH or postgresql://USER:PASSWORD@HOST/NAME.");
 }
 
 static void check_levels(struct checker *checker)
@@ -159,12 +160,12 @@ static void check_levels(struct checker *checker)
         const char *equals = strchr(word, '=');
 
         if (equals == NULL || equals == word || log_level_parse(equals + 1, &level) != 0)
-            complain_value(checker, CONFIG_LOG_LEVELS, word,
+            settings_complain_value(checker, CONFIG_LOG_LEVELS, word,
                 "MODULE=LEVEL with a level of debug, info, warn or error");
     }
 }
 
-/* Whether its document can be had is not asked: the server is perhaps not public yet. */
+/* Check the form alone: a new server is perhaps not public yet. */
 static void check_service(struct checker *checker)
 {
     const char *text = config_text(checker->config, CONFIG_AUTH_SERVICE_DID);
@@ -182,9 +183,9 @@ static void check_service(struct checker *checker)
     if (refusal == DID_OK)
         return;
     snprintf(problem, sizeof problem,
-        "expected a DID like did:web:chat.example.org, not '%.100s': %s", text,
+        "auth.service_did is '%.100s'; it must be a DID like did:web:chat.example.org: %s", text,
         did_refusal_text(refusal));
-    complain(checker, CONFIG_AUTH_SERVICE_DID, problem);
+    settings_complain(checker, CONFIG_AUTH_SERVICE_DID, problem);
 }
 
 static void check_providers(struct checker *checker)
@@ -199,17 +200,19 @@ static void check_providers(struct checker *checker)
     while (next_word(checker, CONFIG_AUTH_PROVIDERS, &position, word)) {
         memcpy(copy, word, sizeof copy);
         if (!settings_parse_provider(copy, &provider))
-            complain_value(checker, CONFIG_AUTH_PROVIDERS, word,
-                "NAME+ISSUER+KEYS+CLIENT_ID, with https:// in ISSUER, and KEYS a URL or the whole "
+            settings_complain_value(checker, CONFIG_AUTH_PROVIDERS, word,
+                "NAME+ISSUER+KEYS+CLIENT_ID, with https:// in ISSUER, and KEYS a URL or the "
+                "absolute "
                 "path of a file");
         count++;
     }
-    snprintf(problem, sizeof problem, "expected at most %d, not %zu", AUTH_PROVIDERS_MAX, count);
+    snprintf(problem, sizeof problem, "auth.providers has %zu providers; the most is %d.", count,
+        AUTH_PROVIDERS_MAX);
     if (count > AUTH_PROVIDERS_MAX)
-        complain(checker, CONFIG_AUTH_PROVIDERS, problem);
+        settings_complain(checker, CONFIG_AUTH_PROVIDERS, problem);
 }
 
-/* ---- what belongs together ------------------------------------------------------------------ */
+/* ---- settings that belong together ------------------------------------------------------------------ */
 
 static void check_certificate(struct checker *checker)
 {
@@ -217,11 +220,11 @@ static void check_certificate(struct checker *checker)
     bool has_key = config_text(checker->config, CONFIG_SERVER_TLS_KEY)[0] != '\0';
 
     if (has_certificate && !has_key)
-        complain(checker, CONFIG_SERVER_TLS_CERTIFICATE,
-            "server.tls_key is not set: name the PEM file with the certificate's private key");
+        settings_complain(checker, CONFIG_SERVER_TLS_CERTIFICATE,
+            "server.tls_key is not set; name the PEM file with the certificate's private key.");
     if (has_key && !has_certificate)
-        complain(checker, CONFIG_SERVER_TLS_KEY,
-            "server.tls_certificate is not set: name the PEM file with the certificate chain");
+        settings_complain(checker, CONFIG_SERVER_TLS_KEY,
+            "server.tls_certificate is not set; name the PEM file with the certificate chain.");
 }
 
 static void check_admin(struct checker *checker)
@@ -233,10 +236,11 @@ static void check_admin(struct checker *checker)
         config_text(checker->config, CONFIG_ADMIN_TOKEN_FILE)[0] != '\0')
         return;
     snprintf(problem, sizeof problem,
-        "others can reach %.100s: set admin.token_file to a file with a token of your own, or "
-        "listen on 127.0.0.1",
+        "admin.listen is %.100s, which other machines can reach; set admin.token_file to a file "
+        "with "
+        "your own token, or listen on 127.0.0.1.",
         listen);
-    complain(checker, CONFIG_ADMIN_LISTEN, problem);
+    settings_complain(checker, CONFIG_ADMIN_LISTEN, problem);
 }
 
 int settings_check(const struct config *config, struct buffer *errors)

@@ -10,6 +10,7 @@
 
 #include "auth/auth.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "server/parts.h"
 
 int store_merge(char *why, size_t why_size, struct sql_migration **ret_list, size_t *ret_count)
@@ -20,8 +21,10 @@ int store_merge(char *why, size_t why_size, struct sql_migration **ret_list, siz
     const struct service *all[SERVER_SERVICES_MAX + 1] = { &auth };
     size_t count = 1;
 
-    for (size_t i = 0; server_services[i] != NULL && count <= SERVER_SERVICES_MAX; i++)
+    for (size_t i = 0; server_services[i] != NULL; i++) {
+        tr_assert(count <= SERVER_SERVICES_MAX);
         all[count++] = server_services[i];
+    }
     return service_merge_migrations(all, count, why, why_size, ret_list, ret_count);
 }
 
@@ -66,20 +69,24 @@ int store_must_be_there(const struct store *store, char *why, size_t why_size)
     path[strcspn(path, "?")] = '\0';
     if (access(path, R_OK) == 0)
         return 0;
-    snprintf(why, why_size, "there is no database at %s: name it with --db or --data", path);
+    snprintf(why, why_size, "There is no database at %s; name it with --db or --data.", path);
     return TR_ENOENT;
+}
+
+int store_make_place(const struct store *store, char *why, size_t why_size)
+{
+    if (store->made_url == NULL || mkdir(store->data_path, 0700) == 0 || errno == EEXIST)
+        return 0;
+    snprintf(why, why_size, "%s cannot be created: %s.", store->data_path, strerror(errno));
+    return TR_EACCES;
 }
 
 int store_lock(struct store *store, char *why, size_t why_size)
 {
-    bool is_in_it = store->made_url != NULL;
+    int rc = store_make_place(store, why, why_size);
 
-    if (is_in_it && mkdir(store->data_path, 0700) < 0 && errno != EEXIST) {
-        snprintf(why, why_size, "%s cannot be made: %s", store->data_path, strerror(errno));
-        return TR_EACCES;
-    }
-    if (!is_in_it && access(store->data_path, F_OK) != 0)
-        return 0;
+    if (rc < 0 || (store->made_url == NULL && access(store->data_path, F_OK) != 0))
+        return rc;
     return server_lock_path(store->data_path, &store->lock_fd, why, why_size);
 }
 

@@ -27,7 +27,7 @@ enum { BRANCH_RESTARTS = 10, ROOT_RESTARTS = 3, BRANCH_ACTORS_MAX = 192 };
 #define BACKOFF_MIN_NS TR_MILLISECONDS(50)
 #define BACKOFF_MAX_NS TR_SECONDS(10)
 
-/* ---- the guard: what happens when the root gives up ------------------------------------------ */
+/* ---- the guard: it ends the server when the root gives up ------------------------------------------ */
 
 struct guard {
     struct server *server;
@@ -115,7 +115,7 @@ int server_start_tree(struct server *server, char *why, size_t why_size)
             &(struct tr_spawn_options){ .name = "guard", .owner = "server" }, &tree->guard);
     }
     if (rc != 0)
-        snprintf(why, why_size, "cannot start the supervisors: %s", tr_error_text(rc));
+        snprintf(why, why_size, "The supervisors could not start: %s.", tr_error_text(rc));
     return rc;
 }
 

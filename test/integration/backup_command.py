@@ -75,13 +75,13 @@ def back_up_and_restore(folder, old, new):
         thread.join(serving.LIMIT_S)
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600, "others can read the backup"
     assert not os.path.exists(file + ".part")
-    troupe("backup", file, *old.options, status=1, says="is there already")
+    troupe("backup", file, *old.options, status=1, says="exists already")
     told_after = len([convo for convo, _ in ledger.acked if convo == "meanwhile"]) + len(ledger.open)
     troupe("verify", file, says="sound")
     # Nothing is done to what a server has.
-    troupe("restore", file, *old.options, status=1, says="a server with this data runs already")
-    troupe("migrate", "down", "0", *old.options, status=1, says="a server with this data runs already")
-    troupe("migrate", "up", *old.options, status=1, says="a server with this data runs already")
+    troupe("restore", file, *old.options, status=1, says="A server runs already with this data")
+    troupe("migrate", "down", "0", *old.options, status=1, says="A server runs already with this data")
+    troupe("migrate", "up", *old.options, status=1, says="A server runs already with this data")
     assert epoch_of(server, "before") == 5
     server.end()
 
@@ -134,9 +134,9 @@ def walk_migrations(place, tables):
     said = troupe("migrate", "status", *place.options, says=f"schema version 0 of {newest}")
     assert len(re.findall(r"^ *\d+  missing ", said, re.MULTILINE)) == newest, said
     troupe("migrate", "down", "1", *place.options, status=1, says="1 is not down from there")
-    troupe("migrate", "up", "3", *place.options, says=f"schema version 3 of {newest}, it was 0")
+    troupe("migrate", "up", "3", *place.options, says=f"schema version 3 of {newest} (was 0)")
     troupe("migrate", "up", "2", *place.options, status=1, says="2 is not up from there")
-    troupe("migrate", "up", *place.options, says=f"schema version {newest} of {newest}, it was 3")
+    troupe("migrate", "up", *place.options, says=f"schema version {newest} of {newest} (was 3)")
     troupe("migrate", "up", str(newest + 1), *place.options, status=1, says="there is no version")
     assert tables() == full
     troupe("verify", *place.options, says="sound")
@@ -214,8 +214,8 @@ def the_scripts_of_the_manual_on_postgresql(folder):
 def on_sqlite(folder):
     keys(folder)
     old, new = Place(folder, "old"), Place(folder, "new")
-    troupe("backup", os.path.join(folder, "none"), *old.options, status=1, says="there is no database at")
-    troupe("migrate", "status", *old.options, status=1, says="there is no database at")
+    troupe("backup", os.path.join(folder, "none"), *old.options, status=1, says="There is no database at")
+    troupe("migrate", "status", *old.options, status=1, says="There is no database at")
     file = back_up_and_restore(folder, old, new)
     os.chmod(file, 0o400)
     before = sorted(os.listdir(folder))
@@ -224,7 +224,7 @@ def on_sqlite(folder):
     os.chmod(file, 0o600)
     refuse_damage(file, new)
     server = new.serve()
-    troupe("verify", *new.options, status=1, says="make a backup and verify that")
+    troupe("verify", *new.options, status=1, says="make a backup and verify it")
     troupe("check", "delivery", *new.options, status=2, says=f"troupe backup copy.db --data {new.data}")
     server.end()
 

@@ -65,12 +65,12 @@ check "--version" 0 "$troupe" --version && has out "troupe $version"
 
 check "no command" 2 "$troupe" && has err "usage: troupe COMMAND"
 is_empty out
-check "unknown command" 2 "$troupe" dance && has err "there is no command 'dance'" && has err "troupe --help"
-check "unknown option" 2 "$troupe" --dance && has err "there is no option '--dance'" && has err "troupe --help"
-check "unknown option of tour" 2 "$troupe" tour --dance && has err "there is no option '--dance'" &&
+check "unknown command" 2 "$troupe" dance && has err "There is no command 'dance'." && has err "troupe --help"
+check "unknown option" 2 "$troupe" --dance && has err "There is no option '--dance'." && has err "troupe --help"
+check "unknown option of tour" 2 "$troupe" tour --dance && has err "There is no option '--dance'." &&
     has err "troupe tour --help"
 check "argument of tour" 2 "$troupe" tour dance && has err "'dance'"
-check "help of an unknown command" 2 "$troupe" help dance && has err "there is no command 'dance'"
+check "help of an unknown command" 2 "$troupe" help dance && has err "There is no command 'dance'."
 
 check "tour" 0 "$troupe" tour
 is_empty err

@@ -42,7 +42,7 @@ check() {
 }
 
 commands=$("$troupe" --help | sed -n 's/^  \([a-z][a-z-]*\)  *[a-z].*/\1/p' | grep -v -e '^help$' -e '^troupe$' | sort -u)
-for command in serve status config flags drain backup restore verify migrate import tour; do
+for command in serve status actors config flags drain backup restore verify migrate import tour; do
     echo "$commands" | grep -qx "$command" || {
         failed=$((failed + 1))
         echo "not ok - help does not list $command"
@@ -56,7 +56,7 @@ for command in $commands; do
 done
 
 # Options that mean nothing to a command are not in its help; those that do are.
-for command in status drain flags convo check backup restore verify migrate import packs; do
+for command in status actors drain flags convo check backup restore verify migrate import packs; do
     for option in --listen --log-format; do
         if "$troupe" "$command" --help | grep -q -e "^ *$option "; then
             fail "$command --help" "it lists $option"
@@ -72,44 +72,44 @@ check "convo --help" 0 "planned:" "$troupe" convo --help
 check "convo --help" 0 "numbered:" "$troupe" convo --help
 
 nobody="--admin 127.0.0.1:1 --data $work"
-check "status of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" status $nobody
-check "flags of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" flags $nobody
+check "status of nobody" 1 "No server answers on 127.0.0.1:1" "$troupe" status $nobody
+check "flags of nobody" 1 "No server answers on 127.0.0.1:1" "$troupe" flags $nobody
 check "drain without a token" 1 "needs the admin token" "$troupe" drain $nobody
 check "flags without a token" 1 "needs the admin token" "$troupe" flags rollback x $nobody
-check "status of data without a server" 1 "no server runs with the data in $work" "$troupe" status --data "$work"
-check "drain of data without a server" 1 "no server runs with the data in $work" "$troupe" drain --data "$work"
-check "flags: a wrong part" 2 "expected a part like 10%" "$troupe" flags set x 200% $nobody
-check "flags: no name" 2 "expected the NAME" "$troupe" flags set
-check "flags: a path for a name" 2 "expected the NAME" "$troupe" flags rollback ../../drain
-check "flags: an unknown word" 2 "there is no 'dance'" "$troupe" flags dance
+check "status of data without a server" 1 "No server runs with the data in $work." "$troupe" status --data "$work"
+check "drain of data without a server" 1 "No server runs with the data in $work." "$troupe" drain --data "$work"
+check "flags: a wrong part" 2 "There is no percentage like 10%" "$troupe" flags set x 200% $nobody
+check "flags: no name" 2 "There is no NAME of a flag" "$troupe" flags set
+check "flags: a path for a name" 2 "There is no NAME of a flag" "$troupe" flags rollback ../../drain
+check "flags: an unknown word" 2 "takes list, set or rollback, not 'dance'." "$troupe" flags dance
 check "status: a word too many" 2 "'dance'" "$troupe" status dance
-check "backup: no file" 2 "into which file" "$troupe" backup
+check "backup: no file" 2 "Name the file to write" "$troupe" backup
 check "backup: a file too many" 2 "'two'" "$troupe" backup one two
-check "backup of nothing" 1 "there is no database at $work/troupe.db" "$troupe" backup "$work/copy" --data "$work"
-check "restore: no file" 2 "from which file" "$troupe" restore
+check "backup of nothing" 1 "There is no database at $work/troupe.db" "$troupe" backup "$work/copy" --data "$work"
+check "restore: no file" 2 "Name the backup to restore" "$troupe" restore
 check "restore of nothing" 1 "$work/copy cannot be read" "$troupe" restore "$work/copy" --data "$work/none"
 check "restore of something else" 1 "is not a backup" "$troupe" restore "$0" --data "$work/none"
-check "verify of nothing" 1 "there is no database at $work/troupe.db" "$troupe" verify --data "$work"
+check "verify of nothing" 1 "There is no database at $work/troupe.db" "$troupe" verify --data "$work"
 check "migrate: nothing to do" 2 "status, up or down N" "$troupe" migrate
 check "migrate: an unknown word" 2 "not 'dance'" "$troupe" migrate dance
-check "migrate: down to where" 2 "down to which version" "$troupe" migrate down
+check "migrate: down to where" 2 "Name the version to go down to" "$troupe" migrate down
 check "migrate: a wrong version" 2 "not '1x'" "$troupe" migrate up 1x
-check "migrate: a status of a version" 2 "status takes no version" "$troupe" migrate status 3
-check "packs: nobody there" 1 "no server answers" "$troupe" packs list --server http://127.0.0.1:1
-check "packs: of data without a server" 1 "no server runs with the data in $work" "$troupe" packs list --data "$work"
+check "migrate: a status of a version" 2 'status` takes no version' "$troupe" migrate status 3
+check "packs: nobody there" 1 "No server answers" "$troupe" packs list --server http://127.0.0.1:1
+check "packs: of data without a server" 1 "No server runs with the data in $work." "$troupe" packs list --data "$work"
 check "packs: nothing to do" 2 "push, get, verify, list or rotate" "$troupe" packs
-check "packs: no file" 2 "which file" "$troupe" packs push
-check "packs: no name" 2 "which pack? --name NAME" "$troupe" packs push "$0" --version 1
-check "packs: no version" 2 "which version is it? --version V" "$troupe" packs push "$0" --name x
-check "packs: a wrong name" 2 "not beginning with a dot: 'Core X' is not that" "$troupe" packs push "$0" --name "Core X"
-check "packs: a wrong encoding" 2 "--encoding wants zstd or gzip, not 'br'" \
+check "packs: no file" 2 "Name the file" "$troupe" packs push
+check "packs: no name" 2 "Name the pack with --name NAME" "$troupe" packs push "$0" --version 1
+check "packs: no version" 2 "Name the version with --version V" "$troupe" packs push "$0" --name x
+check "packs: a wrong name" 2 "does not begin with a dot, unlike 'Core X'" "$troupe" packs push "$0" --name "Core X"
+check "packs: a wrong encoding" 2 "--encoding takes zstd or gzip, not 'br'." \
     "$troupe" packs push "$0" --name x --version 1 --encoding br
-check "packs: a wrong key to trust" 2 "--trust wants an Ed25519 key" "$troupe" packs get x --trust y --server http://127.0.0.1:1
+check "packs: a wrong key to trust" 2 "--trust takes an Ed25519 key" "$troupe" packs get x --trust y --server http://127.0.0.1:1
 check "packs: a wrong setting" 2 "no.such is not a setting" "$troupe" packs get x --set no.such=1 --server http://127.0.0.1:1
-check "packs: a setting without its value" 2 "--set wants KEY=VALUE" "$troupe" packs list --set no.such
+check "packs: a setting without its value" 2 "--set takes KEY=VALUE" "$troupe" packs list --set no.such
 check "packs: no token" 1 "needs the admin token" "$troupe" packs push "$0" --name x --version 1 $nobody
-check "packs: a path for a name" 2 "which pack" "$troupe" packs get ../x
-check "packs: an unknown word" 2 "there is no 'dance'" "$troupe" packs dance
+check "packs: a path for a name" 2 "A pack name has" "$troupe" packs get ../x
+check "packs: an unknown word" 2 "takes push, get, verify, list or rotate, not 'dance'." "$troupe" packs dance
 check "an option without its value" 2 "no value after '--data'" "$troupe" status --data
 
 echo "$passed passed, $failed failed, 0 skipped"

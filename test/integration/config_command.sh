@@ -78,33 +78,33 @@ refused() {
     printf '[%s]\n%s\n' "$1" "$2" >"$work/one.conf"
     check "check of $1: $2" 1 "$troupe" config check "$work/one.conf" && has err "one.conf:2: $3"
 }
-refused server "listen = 8080" "server.listen: expected an address"
-refused admin "listen = localhost" "admin.listen: expected an address"
-refused admin "listen = 0.0.0.0:8081" "admin.listen: others can reach 0.0.0.0:8081: set admin.token_file"
-refused server "trusted_proxies = 10.0.0.0/8, foo" "server.trusted_proxies: expected networks like 10.0.0.0/8, or addresses, not 'foo'"
-refused server "tls_key = /k.pem" "server.tls_key: server.tls_certificate is not set"
-refused server "tls_certificate = /c.pem" "server.tls_certificate: server.tls_key is not set"
-refused sql "url = mysql://x:hush@y" "sql.url: expected sqlite:PATH"
-refused auth "providers = google" "auth.providers: expected NAME+ISSUER+KEYS+CLIENT_ID"
-refused auth "providers = a+https://a+b+c" "auth.providers: expected NAME+ISSUER+KEYS+CLIENT_ID"
-refused auth "service_did = foo" "auth.service_did: expected a DID"
-refused auth "service_did = did:web:chat.example.org#x" "auth.service_did: expected a DID"
-refused auth "plc_directory = foo" "auth.plc_directory: expected a URL"
-refused trace "url = https:///v1" "trace.url: expected a URL"
+refused server "listen = 8080" "server.listen is '8080'; it must be an address like 127.0.0.1:8080"
+refused admin "listen = localhost" "admin.listen is 'localhost'; it must be an address"
+refused admin "listen = 0.0.0.0:8081" "admin.listen is 0.0.0.0:8081, which other machines can reach; set admin.token_file"
+refused server "trusted_proxies = 10.0.0.0/8, foo" "server.trusted_proxies is 'foo'; it must be networks like 10.0.0.0/8, or addresses."
+refused server "tls_key = /k.pem" "server.tls_certificate is not set; name the PEM file"
+refused server "tls_certificate = /c.pem" "server.tls_key is not set; name the PEM file"
+refused sql "url = mysql://x:hush@y" "sql.url must be sqlite:PATH"
+refused auth "providers = google" "auth.providers is 'google'; it must be NAME+ISSUER+KEYS+CLIENT_ID"
+refused auth "providers = a+https://a+b+c" "auth.providers is 'a+https://a+b+c'; it must be NAME+ISSUER+KEYS+CLIENT_ID"
+refused auth "service_did = foo" "auth.service_did is 'foo'; it must be a DID"
+refused auth "service_did = did:web:chat.example.org#x" "auth.service_did is 'did:web:chat.example.org#x'; it must be a DID"
+refused auth "plc_directory = foo" "auth.plc_directory is 'foo'; it must be a URL"
+refused trace "url = https:///v1" "trace.url is 'https:///v1'; it must be a URL"
 for url in htps://push.example.org/wake?key=hush https:///wake https://me:hush@push.example.org/wake \
     https://push.example.org:99999/hush; do
-    refused delivery "push_url = $url" "delivery.push_url: expected a URL"
+    refused delivery "push_url = $url" "delivery.push_url must be a URL"
     grep -q hush "$work/err" && fail "$name" "it shows the secret"
 done
-refused log "levels = sql=warm" "log.levels: expected MODULE=LEVEL"
+refused log "levels = sql=warm" "log.levels is 'sql=warm'; it must be MODULE=LEVEL"
 one="+https://a.example+https://a.example/keys+x"
 printf '[auth]\nproviders = 1%s\n' "$one" >"$work/nine.conf"
 for number in 2 3 4 5 6 7 8 9; do
     echo "  $number$one" >>"$work/nine.conf"
 done
-check "check of nine providers" 1 "$troupe" config check "$work/nine.conf" && has err "auth.providers: expected at most 8, not 9"
+check "check of nine providers" 1 "$troupe" config check "$work/nine.conf" && has err "auth.providers has 9 providers; the most is 8."
 check "check without a service" 0 "$troupe" config check "$work/good.conf" &&
-    has err "good.conf: NOT ENOUGH TO START: auth.service_did is not set here"
+    has err "good.conf: NOT ENOUGH TO START: auth.service_did is not set."
 cat >"$work/whole.conf" <<'EOT'
 [server]
 listen = [::1]:8080

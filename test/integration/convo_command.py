@@ -42,9 +42,9 @@ def an_id_may_look_like_an_option(folder):
         done = convo("show", "--data", server.data, "--", name)
         assert done.returncode == 0 and done.stdout.startswith(name + "\n"), (name, done)
     done = convo("--data", server.data, "--", "show", "-", "-")
-    assert done.returncode == 2 and "do not know what to do with" in done.stderr, done
+    assert done.returncode == 2 and "There is one argument too many" in done.stderr, done
     done = convo("show", "-", "--data", server.data)
-    assert done.returncode == 2 and "there is no option" in done.stderr, done
+    assert done.returncode == 2 and "There is no option" in done.stderr, done
     server.end()
 
 
@@ -69,7 +69,7 @@ def what_is_not_there_and_what_is_wrong_is_said(folder):
         assert done.returncode == 2 and "troupe convo" in done.stderr, (arguments, done)
     server.end()
     done = convo("show", "x", "--admin", server.admin)
-    assert done.returncode == 1 and "no server answers" in done.stderr, done
+    assert done.returncode == 1 and "No server answers" in done.stderr, done
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def wrong_arguments_say_what_to_do(folder):
         ([], "--key FILE is missing"),
         (["--key", path], "--lxm NSID is missing"),
         (["--lxm", LXM], "--key FILE is missing"),
-        (["--key"], "a value is missing"),
+        (["--key"], "There is no value after"),
         (["--key", path, "--lxm", "send"], "--lxm is a method like"),
         (["--key", path, "--lxm", "com..send"], "--lxm is a method like"),
         (["--key", path, "--lxm", 'com.example.a"b'], "--lxm is a method like"),
@@ -185,8 +185,8 @@ def wrong_arguments_say_what_to_do(folder):
         (["--key", path, "--lxm", LXM, "--count", "10001"], "--count is a number"),
         (["--key", path, "--lxm", LXM, "--count", "-1"], "--count is a number"),
         (["--key", path, "--lxm", LXM, "--count", "x"], "--count is a number"),
-        (["--key", path, "--lxm", LXM, "--what"], "there is no option"),
-        (["--key", path, "--lxm", LXM, "more"], "no argument is expected"),
+        (["--key", path, "--lxm", LXM, "--what"], "There is no option"),
+        (["--key", path, "--lxm", LXM, "more"], "There is one argument too many"),
     ]
     for arguments, text in rows:
         done = run(*arguments, status=2)
@@ -195,7 +195,7 @@ def wrong_arguments_say_what_to_do(folder):
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run([TROUPE, "dev-token", "--key", path, "--lxm", LXM, "--count", "100"], stdout=full,
                               stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False, env=environment())
-    assert done.returncode == 1 and "writing the tokens" in done.stderr, done.stderr
+    assert done.returncode == 1 and "The tokens could not be written" in done.stderr, done.stderr
 
 
 def help_names_every_option(_folder):

@@ -47,7 +47,7 @@ def a_file_goes_up_and_comes_down(folder, *arguments):
     first, second = packing.content(1, 300_000), packing.content(2, 5)
     done = push(server, write(folder, "one", first), "1.0.0", "--type", "application/zip")
     assert done.stdout.strip() == f"http://{server.public}/v1/packs/core/download", done.stdout
-    assert "registered core" in done.stderr and "made" in done.stderr, done.stderr
+    assert "Registered core." in done.stderr and "Created" in done.stderr, done.stderr
     assert os.stat(os.path.join(folder, ".config/troupe/publisher.key")).st_mode & 0o777 == 0o600
     # Said with addresses, as from another machine; in the form of the issue.
     push(server, write(folder, "two", second), "2.0.0", "--server", f"http://{server.public}/", "--admin",
@@ -107,7 +107,7 @@ def a_terminal_sees_what_is_waited_for(folder):
     assert status == 0 and bars(said, b"hashing") and bars(said, b"uploading"), said
     status, said = on_a_terminal([serving.TROUPE, "packs", "get", "core", "--data", server.data], folder)
     assert status == 0, said
-    assert b"waiting: the server verifies it before it sends it" in said and said.endswith(b"\r\x1b[K"), said
+    assert b"waiting: the server verifies the file before it sends it" in said and said.endswith(b"\r\x1b[K"), said
     parts = bars(said, b"downloading")
     assert len(parts) > 2 and parts[0] < 100, said
     server.end()
@@ -118,7 +118,7 @@ def read_block():
         block, = re.findall(r"^```sh\n([^`]*^troupe packs push [^`]*)^```$", file.read(), re.MULTILINE)
     lines = block.splitlines()
     assert len(lines) == 4 and lines[2].startswith("troupe packs push ") and lines[3].startswith("troupe packs get "), block
-    assert all(re.search(r"# .*again: going on at", line) for line in lines[2:]), f"the block does not show it:\n{block}"
+    assert all(re.search(r"# .*again: Going on at", line) for line in lines[2:]), f"the block does not show it:\n{block}"
     return lines
 
 
@@ -152,7 +152,7 @@ def run_block(folder, lines):
             server.end()
             return False
         status, said = on_a_terminal(script, tree)
-        assert status == 0 and re.search(rb"going on at [\d.]+ of 100\.0 MB", said), said
+        assert status == 0 and re.search(rb"Going on at [\d.]+ of 100\.0 MB", said), said
         assert re.search(rb"\[#* *\] +\d+%", said), said
     assert read(os.path.join(tree, "build/core.copy")) == before
     server.end()
@@ -206,7 +206,7 @@ def push_goes_on_after_a_kill(folder, *arguments):
     server.kill()
     server = start(folder, *arguments)
     done = push(server, path, "1")
-    assert "going on at" in done.stderr, done.stderr
+    assert "Going on at" in done.stderr, done.stderr
     status, _, body = packing.download(server, "/v1/packs/core/download")
     assert status == 200 and body == data
     assert not packing.incoming(server)
@@ -231,7 +231,7 @@ def push_goes_on_while_the_server_restarts(folder, *arguments):
         server = serving.Server(folder, "--dev", *serving.FAST, *arguments, listen=public, admin=admin)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, output + errors
-        assert "the server is away; trying for 30 s" in errors, errors
+        assert "The server is unreachable; retrying for 30 s." in errors, errors
     status, _, body = packing.download(server, "/v1/packs/core/download")
     assert status == 200 and body == data
     server.end()
@@ -252,7 +252,7 @@ def get_goes_on_after_a_kill(folder, *arguments):
     server.end()
     server = start(folder, *arguments)
     done = get(server)
-    assert "going on at" in done.stderr, done.stderr
+    assert "Going on at" in done.stderr, done.stderr
     assert read(os.path.join(folder, "core-1")) == data and not os.path.exists(part)
     assert " status=206 " in server.log(), "it began again"
     server.end()
@@ -285,7 +285,7 @@ def what_was_tampered_with_is_refused(folder):
         write(mirror, "core-1", bad)
         assert "0 good, 1 bad" in packing.run(server, "packs", "verify", mirror, check=1).stdout
     os.unlink(path)
-    assert "not there" in packing.run(server, "packs", "verify", mirror, check=1).stdout
+    assert "its bytes are missing" in packing.run(server, "packs", "verify", mirror, check=1).stdout
     write(mirror, "core-1", data)
     proof = path + ".manifest.json"
     document = json.loads(read(proof))
@@ -300,20 +300,20 @@ def what_was_tampered_with_is_refused(folder):
     # Nobody is trusted without a reason.
     stranger = os.path.join(folder, "stranger")
     os.mkdir(stranger)
-    assert "no key is trusted" in packing.run(server, "packs", "verify", mirror, home=stranger, check=1).stdout
+    assert "no key is pinned" in packing.run(server, "packs", "verify", mirror, home=stranger, check=1).stdout
     key = document["keys"][0]["key"]
     packing.run(server, "packs", "verify", mirror, "--trust", key, home=stranger)
     # Another key is trusted: who signed, who is trusted and where that is written, in whole keys.
     other = "z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
     pins = write(stranger, "pins", f"core {other}\n".encode())
     done = packing.run(server, "packs", "verify", mirror, "--pins", pins, home=stranger, check=1)
-    assert f"core-1.manifest.json: it is signed by {key}; ~/pins trusts {other} for it." in done.stdout, done.stdout
+    assert f"core-1.manifest.json: it is signed by {key}, but ~/pins pins {other} for it." in done.stdout, done.stdout
     assert "--trust KEY, or --pins FILE" in done.stdout and "0 good, 1 bad" in done.stdout, done.stdout
     done = packing.run(server, "packs", "verify", mirror, "--trust", other, home=stranger, check=1)
-    assert f"it is signed by {key}, and --trust names {other}" in done.stdout, done.stdout
+    assert f"it is signed by {key}, but --trust names {other}" in done.stdout, done.stdout
     write(stranger, "pins", f"core {other} -{key}\n".encode())
     done = packing.run(server, "packs", "verify", mirror, "--pins", pins, home=stranger, check=1)
-    assert f"it is signed by {key}, which was retired" in done.stdout, done.stdout
+    assert f"it is signed by {key}, a retired key" in done.stdout, done.stdout
     # A mirror as a copy of /v1/packs has it.
     copy = os.path.join(folder, "copy/core/versions/1")
     os.makedirs(copy)
@@ -340,7 +340,7 @@ def keys_are_pinned_and_rotate(folder, *arguments):
     get(server)
     assert "KeyUnknown" not in push(server, write(folder, "two", b"two"), "2", "--key", other, check=1).stderr
     done = push(server, os.path.join(folder, "two"), "2", "--key", other, check=1)
-    assert "signed by another key" in done.stderr and "rotate" in done.stderr, done.stderr
+    assert "Another key signs this pack." in done.stderr and "rotate" in done.stderr, done.stderr
     done = packing.run(server, "packs", "rotate", "core", "--key", other, "--add", other, "--data", server.data, check=1)
     packing.run(server, "packs", "rotate", "core", "--key", old, "--add", new, "--data", server.data)
     push(server, os.path.join(folder, "two"), "2", "--key", new)
@@ -363,17 +363,17 @@ def keys_are_pinned_and_rotate(folder, *arguments):
     push(evil, one, "9", "--key", other)
     done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", check=1)
     strange = json.loads(evil.ask("/v1/packs/core/manifest")[2])["keys"][0]["key"]
-    assert f"core is signed by {strange}; ~/.config/troupe/pack-keys trusts {pins[1]} for it." in done.stderr, done.stderr
+    assert f"core is signed by {strange}, but ~/.config/troupe/pack-keys pins {pins[1]} for it." in done.stderr, done.stderr
     assert "--trust KEY" in done.stderr, done.stderr
     assert not os.path.exists(os.path.join(folder, "core-9"))
     done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", "--trust", pins[1], check=1)
-    assert f"core is signed by {strange}, and --trust names {pins[1]}" in done.stderr, done.stderr
+    assert f"core is signed by {strange}, but --trust names {pins[1]}" in done.stderr, done.stderr
     done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", "--pins",
                        os.path.join(folder, "fresh"))
-    assert f"trusting {strange} for core from now on" in done.stderr, done.stderr
+    assert f"{strange} is now the pinned key of core." in done.stderr, done.stderr
     done = packing.run(server, "packs", "get", "core", "--data", server.data, "--pins", os.path.join(folder, "fresh"),
                        check=1)
-    assert f"~/fresh trusts {strange} for it" in done.stderr, done.stderr
+    assert f"~/fresh pins {strange} for it" in done.stderr, done.stderr
     # Whom its publisher has told is trusted from now on.
     packing.run(server, "packs", "get", "core", "--data", server.data, "--pins", os.path.join(folder, "fresh"), "--trust",
                 pins[1])
@@ -392,7 +392,7 @@ def a_push_that_is_refused_leaves_nothing(folder):
             os.path.join(config, "publisher.key")) and not packing.incoming(server) and not packing.objects(server)
     # An encoding of nothing; a key file that is none; a token that is another server's.
     done = push(server, one, "1", "--encoding", "gzip", check=1)
-    assert "Push it first, without --encoding" in done.stderr and is_untouched(), done.stderr
+    assert "Push the version first, without --encoding" in done.stderr and is_untouched(), done.stderr
     for key in (one, "/nonexistent/k"):
         push(server, one, "1", "--key", key, check=1)
         assert is_untouched()
@@ -400,7 +400,7 @@ def a_push_that_is_refused_leaves_nothing(folder):
     with open(os.open(other, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
         file.write("0123456789abcdef0123456789abcdef\n")
     done = push(server, one, "1", "--set", f"admin.token_file={other}", check=1)
-    assert "the admin token is missing or wrong: --data DIR of the server, or --set admin.token_file=FILE" in done.stderr, \
+    assert "The admin token is missing or wrong; name it with --data DIR of the server, or --set" in done.stderr, \
         done.stderr
     assert is_untouched()
     # A pack that others sign: no key is made, nothing is uploaded.
@@ -408,13 +408,13 @@ def a_push_that_is_refused_leaves_nothing(folder):
     push(server, one, "1", "--key", theirs)
     two, before = write(folder, "two", b"two"), packing.objects(server)
     done = push(server, two, "2", check=1)
-    assert "signed by another key" in done.stderr and "rotate core" in done.stderr, done.stderr
+    assert "Another key signs this pack." in done.stderr and "rotate core" in done.stderr, done.stderr
     done = push(server, two, "1", check=1)
     assert "Choose another one" in done.stderr, done.stderr
     done = push(server, two, "2", "--unsigned", check=1)
     assert "leave --unsigned out" in done.stderr, done.stderr
     done = push(server, two, "2", "--encoding", "zstd", check=1)
-    assert "there is no version 2 of core" in done.stderr, done.stderr
+    assert "There is no version 2 of core" in done.stderr, done.stderr
     assert not os.path.exists(os.path.join(config, "publisher.key")) and packing.objects(server) == before
     assert [version["version"] for version in packing.Admin(server).good("GET", "packs/core")["versions"]] == ["1"]
     # Who has nothing to sign needs no key.
@@ -440,9 +440,9 @@ def errors_say_what_to_do(folder):
     for arguments, status, words in (
             (("push", two, "--name", "core", "--version", "1"), 1, "Choose another one"),
             (("push", os.path.join(folder, "none"), "--name", "core", "--version", "2"), 1, "No such file"),
-            (("push", folder, "--name", "core", "--version", "2"), 1, "is not a file"),
-            (("push", two, "--version", "2"), 2, "which pack? --name NAME"),
-            (("push", two, "--name", "Core X", "--version", "2"), 2, "not beginning with a dot: 'Core X' is not that"),
+            (("push", folder, "--name", "core", "--version", "2"), 1, "is not a regular file"),
+            (("push", two, "--version", "2"), 2, "Name the pack with --name NAME"),
+            (("push", two, "--name", "Core X", "--version", "2"), 2, "does not begin with a dot, unlike 'Core X'"),
             (("push", two, "--name", "../core", "--version", "2"), 2, "--name"),
             (("push", two, "--name", "core"), 2, "--version"),
             (("push", two, "--name", "core", "--version", "a b"), 2, "--version"),
@@ -450,25 +450,25 @@ def errors_say_what_to_do(folder):
             (("push", two, "--name", "core", "--version", "2", "--key", "/nonexistent/k"), 1, "Name another file with --key"),
             (("push", two, "--name", "core", "--version", "1", "--encoding", "gzip"), 1, "422"),
             (("push", two, "--name", "core", "--version", "1", "--encoding", "br"), 2, "zstd or gzip"),
-            (("get", "none"), 1, f"there is no pack none on http://{server.public}"),
-            (("get", "core", "--version", "7"), 1, f"there is no version 7 of core on http://{server.public}"),
-            (("get", "core", "--trust", "z6Mk"), 2, "--trust wants"),
+            (("get", "none"), 1, f"There is no pack none on http://{server.public}"),
+            (("get", "core", "--version", "7"), 1, f"There is no version 7 of core on http://{server.public}"),
+            (("get", "core", "--trust", "z6Mk"), 2, "--trust takes"),
             (("get", "core", "--set", "packs.nope=1"), 2, "packs.nope is not a setting"),
             (("get", "core"), 1, "--unsigned"),
-            (("get", "../core"), 2, "which pack"),
-            (("get",), 2, "which pack"),
+            (("get", "../core"), 2, "A pack name has"),
+            (("get",), 2, "Name the pack"),
             (("get", "core", "--unsigned", "--out", "/nonexistent/x"), 1, "/nonexistent/x"),
-            (("get", "core", "--server", "http://127.0.0.1:1"), 1, "no server answers"),
-            (("list", "--server", "http://127.0.0.1:1"), 1, "no server answers"),
+            (("get", "core", "--server", "http://127.0.0.1:1"), 1, "No server answers"),
+            (("list", "--server", "http://127.0.0.1:1"), 1, "No server answers"),
             (("verify", os.path.join(folder, "none")), 1, "No such file"),
-            (("verify", folder), 1, "no manifest"),
+            (("verify", folder), 1, "There is no manifest"),
             (("verify", folder, "--trust", "x"), 2, "--trust"),
             (("rotate", "core"), 2, "--add"),
             (("rotate", "core", "--key", key, "--retire", "z6Mkwrong"), 1, "'z6Mkwrong' is neither a key nor a file"),
-            (("rotate", "none", "--key", key, "--add", key), 1, f"there is no pack none on http://{server.admin}"),
+            (("rotate", "none", "--key", key, "--add", key), 1, f"There is no pack none on http://{server.admin}"),
             (("dance",), 2, "dance"),
             ((), 2, "push, get"),
-            (("get", "core", "--out"), 2, "no value after"),
+            (("get", "core", "--out"), 2, "There is no value after"),
     ):
         done = packing.run(server, "packs", *arguments, *(() if arguments[-1:] == ("--out",) else ("--data", server.data)),
                            check=status)
@@ -477,7 +477,7 @@ def errors_say_what_to_do(folder):
     assert read(os.path.join(folder, "core-1")) == b"one"
     server.end()
     done = push(server, two, "2", check=1)
-    assert "no server runs with the data" in done.stderr, done.stderr
+    assert "No server runs with the data" in done.stderr, done.stderr
 
 
 if __name__ == "__main__":

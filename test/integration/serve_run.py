@@ -23,7 +23,7 @@ BUILD = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/release"))
 TROUPE = os.path.join(BUILD, "troupe")
 LIMIT_S = 30
 SERVICE = ("--set", "auth.service_did=did:web:chat.example.org")  # needed without --dev
-SHIPPED = "first request, to copy"
+SHIPPED = "Try a first request:"
 
 
 def environment(**more):
@@ -113,7 +113,7 @@ def starts_and_says_what_to_copy(folder):
     version = run("--version").stdout.split()[1]
     assert (status, json.loads(body)) == (200, {"version": version}), body
     server.end()
-    assert "event=drained cut=0" in server.log(), server.log()
+    assert 'event="the server has drained" cut=0' in server.log(), server.log()
     assert not os.path.exists(os.path.join(server.data, "admin.address"))
 
 
@@ -158,9 +158,13 @@ def admin_listener_tells_how_it_is(folder):
     said = run("status", "--data", server.data).stdout
     assert said.startswith("ready\n") and "sqlite" in said, said
     assert json.loads(run("status", "--data", server.data, "--json").stdout)["ready"]
+    tree = run("actors", "--tree", "--data", server.data).stdout
+    assert re.search(r"^server .*\n  auth .*\n    auth verifier ", tree), tree
+    assert re.search(r"^  delivery .*\n    delivery ", tree, re.MULTILINE), tree
+    assert len(json.loads(run("actors", "--json", "--data", server.data).stdout)["actors"]) == tree.count("\n") - 2, tree
     server.end()
     run("status", "--data", server.data, "--admin", server.admin, status=1)
-    assert f"no server runs with the data in {server.data}" in run("status", "--data", server.data, status=1).stderr
+    assert f"No server runs with the data in {server.data}." in run("status", "--data", server.data, status=1).stderr
 
 
 def metrics_pass_promtool(folder):
@@ -252,17 +256,17 @@ def hangup_reloads_what_is_safe(folder):
     assert server.log() == "", server.log()
     write("[log]\nlevel = debug\nlevels = http=error\n[http]\nin_flight_max = 5\n")
     server.process.send_signal(signal.SIGHUP)
-    server.wait_log("event=reloaded")
+    server.wait_log("the settings were reloaded")
     log = server.log()
     assert 'line="log.level is now debug"' in log, log
     assert 'line="http.in_flight_max needs a restart"' in log, log
     write("[log]\nlevel = loud\n")
     server.process.send_signal(signal.SIGHUP)
-    server.wait_log("not reloaded")
+    server.wait_log("were not reloaded")
     assert "troupe.conf:2: log.level is 'loud'; it must be debug, info, warn or error." in server.log(), server.log()
     write("[log]\nlevel = error\nlevels = sql=warm\n")
     server.process.send_signal(signal.SIGHUP)
-    server.wait_log("troupe.conf:3: log.levels: expected MODULE=LEVEL")
+    server.wait_log("troupe.conf:3: log.levels is 'sql=warm'; it must be MODULE=LEVEL")
     assert "log.level is now error" not in server.log(), "half of a wrong file was applied"
     assert server.ask("/xrpc/_health")[0] == 200
     server.end()
@@ -282,7 +286,7 @@ def hangup_changes_rates_and_the_drain(folder):
         server.process.send_signal(signal.SIGHUP)
         reloads += 1
         for _ in range(LIMIT_S * 100):
-            if server.log().count("event=reloaded") == reloads:
+            if server.log().count("the settings were reloaded") == reloads:
                 return
             threading.Event().wait(0.01)
         raise AssertionError(server.log())
@@ -304,7 +308,7 @@ def hangup_changes_rates_and_the_drain(folder):
     reload(server, rate_per_did=1000, burst_per_did=1000, rate_per_address=1000, burst_per_address=1000)
     assert answers(server)[-1][0] == 200
     server.process.send_signal(signal.SIGTERM)
-    server.wait_log("event=draining")
+    server.wait_log("the server is draining")
     assert server.ask("/xrpc/_health")[0] == 200, "the delay was not in the settings it started with"
     server.end(signal.SIGTERM, status=1)  # the second signal: at once
 
@@ -323,10 +327,10 @@ def key_sets_of_files_are_read_again(folder):
         replace(other, text)
         server.process.send_signal(signal.SIGHUP)
         for _ in range(LIMIT_S * 100):
-            if server.log().count("event=reloaded") == round_number:
+            if server.log().count("the settings were reloaded") == round_number:
                 break
             threading.Event().wait(0.01)
-        complaints = [line for line in server.log().splitlines() if "old keys stay" in line]
+        complaints = [line for line in server.log().splitlines() if "keeps its old keys" in line]
         assert len(complaints) == (round_number > 1), server.log()
         assert all(other in line for line in complaints), complaints
     server.end()
@@ -393,7 +397,7 @@ def drain_finishes_every_request(folder):
         thread.join(LIMIT_S)
     assert not failures, failures[:3]
     assert answered[0] >= 8
-    assert "event=drained cut=0" in server.log(), server.log()
+    assert 'event="the server has drained" cut=0' in server.log(), server.log()
 
 
 def health_answers_under_overload(folder):
@@ -414,7 +418,7 @@ def health_answers_under_overload(folder):
 def drain_by_command_and_not_ready_meanwhile(folder):
     server = Server(folder, "--set", "server.drain_delay=20s")
     run("drain", "--data", server.data)
-    server.wait_log("event=draining")
+    server.wait_log("the server is draining")
     status, body = server.ask("/readyz", admin=True)
     assert status == 503 and "[-] phase failed: draining" in body, body
     assert server.ask("/livez", admin=True)[0] == 200
@@ -465,26 +469,26 @@ def wrong_starts_say_what_to_do(folder):
     cases = [
         (["--set", "auth.service_did="], "auth.service_did is not set"),
         (["--listen", "nonsense"], "nonsense"),
-        (["--listen", "8080"], "server.listen: expected an address like 127.0.0.1:8080"),
-        (["--listen", "192.0.2.1:0"], "not one of this machine: choose another with --listen"),
+        (["--listen", "8080"], "server.listen is '8080'; it must be an address like 127.0.0.1:8080"),
+        (["--listen", "192.0.2.1:0"], "does not belong to this machine; choose another with --listen ADDR."),
         (["--admin", "192.0.2.1:0", "--set", f"admin.token_file={token}"],
-         "not one of this machine: choose another with --admin"),
+         "does not belong to this machine; choose another with --admin ADDR."),
         (["--admin", f"unix:{folder}/nowhere/socket"], "nowhere: No such file or directory"),
         (["--admin", f"unix:{folder}/nowhere/socket", "--set", "server.sandbox=off"],
-         "its directory is perhaps not there: choose another with --admin"),
-        (["--set", "auth.service_did=foo"], "auth.service_did: expected a DID like did:web:chat.example.org"),
-        (["--set", "auth.plc_directory=foo"], "auth.plc_directory: expected a URL"),
-        (["--set", "trace.url=foo"], "trace.url: expected a URL"),
-        (["--set", "server.trusted_proxies=foo"], "server.trusted_proxies: expected networks"),
+         "check that its directory exists; choose another with --admin ADDR."),
+        (["--set", "auth.service_did=foo"], "auth.service_did is 'foo'; it must be a DID like did:web:chat.example.org"),
+        (["--set", "auth.plc_directory=foo"], "auth.plc_directory is 'foo'; it must be a URL"),
+        (["--set", "trace.url=foo"], "trace.url is 'foo'; it must be a URL"),
+        (["--set", "server.trusted_proxies=foo"], "server.trusted_proxies is 'foo'; it must be networks"),
         (["--set", "auth.providers=a+https://a+/no/keys+x"], "auth.providers: /no/keys: "),
         (["--set", f"auth.providers=a+https://a+file:{token}+x"], f"auth.providers: {token}: The key set is not JSON at byte 0"),
-        (["--set", "auth.providers=a+https://a+keys.json+x"], "auth.providers: expected NAME+ISSUER+KEYS+CLIENT_ID"),
+        (["--set", "auth.providers=a+https://a+keys.json+x"], "it must be NAME+ISSUER+KEYS+CLIENT_ID"),
         (["--set", "server.tls_certificate=/x"], "server.tls_key is not set"),
         (["--set", "server.tls_key=/x"], "server.tls_certificate is not set"),
         (["--admin", "0.0.0.0:0"], "admin.token_file"),
         (["--set", "server.user=no-such-user"], "no-such-user"),
-        (["--data", os.path.join(folder, "a/b/c")], "server.data: cannot make"),
-        (["--set", "log.levels=sql"], "log.levels: expected MODULE=LEVEL"),
+        (["--data", os.path.join(folder, "a/b/c")], "cannot be created"),
+        (["--set", "log.levels=sql"], "log.levels is 'sql'; it must be MODULE=LEVEL"),
         (["--db", "mysql:x"], "sqlite:"),
         (["--set", "http.nope=1"], "http.nope is not a setting"),
         (["--config", os.path.join(folder, "missing.conf")], "missing.conf: The file does not exist."),
@@ -496,7 +500,7 @@ def wrong_starts_say_what_to_do(folder):
                    status=1)
         assert expected in done.stderr, (arguments, done.stderr)
         assert done.stdout == "", done.stdout
-        assert "event=ended" not in done.stderr, f"it never began: {done.stderr}"
+        assert "the server has ended" not in done.stderr, f"it never began: {done.stderr}"
         made = os.listdir(data) if os.path.isdir(data) else None
         assert made in (None, ["admin.token"]), f"{arguments}: it has made {data} with {made}"
         shutil.rmtree(data, ignore_errors=True)
@@ -514,7 +518,7 @@ def another_kind_of_database_is_refused(folder):
     def refused(before, now, *arguments):
         files = sorted(os.listdir(server.data))
         done = run(*start, *arguments, status=1)
-        assert f"was used with {before} before, and this is {now}" in done.stderr, done.stderr
+        assert f"sql.url names a {now} database, but {server.data} was used with {before}" in done.stderr, done.stderr
         assert sorted(os.listdir(server.data)) == files, files
 
     nowhere = ("--db", "postgresql:///nothing?host=/nowhere")
@@ -535,7 +539,7 @@ def a_second_start_leaves_the_first_server_alone(folder):
     """It is refused before it touches anything, also when it would listen elsewhere or use another database."""
     server = Server(folder)
     elsewhere = f"sqlite:{folder}/other.db"
-    taken = f"a server with this data runs already (pid {server.process.pid}): troupe status --data {server.data}"
+    taken = f"A server runs already with this data (pid {server.process.pid}); see troupe status --data {server.data}."
 
     def files():
         # What the server itself may write meanwhile is not of interest.
@@ -584,8 +588,8 @@ def busy_address_is_refused(folder):
         for listen, admin in ((server.public, "127.0.0.1:0"), ("127.0.0.1:0", server.admin)):
             done = run(*other, "--listen", listen, "--admin", admin, status=1)
             assert (listen if listen == server.public else admin) in done.stderr, done.stderr
-            assert "choose others with --listen ADDR --admin ADDR" in done.stderr, done.stderr
-            assert "event=ended" not in done.stderr, done.stderr
+            assert "choose other addresses with --listen ADDR --admin ADDR." in done.stderr, done.stderr
+            assert "the server has ended" not in done.stderr, done.stderr
             assert not os.path.exists(os.path.join(folder, "other")), "what was refused has made its directory"
     finally:
         server.end()
@@ -661,13 +665,13 @@ def certificate_is_replaced_while_it_serves(folder):
     before = served()
     make("second")
     server.process.send_signal(signal.SIGHUP)
-    server.wait_log("event=reloaded")
+    server.wait_log("the settings were reloaded")
     after = served()
     assert before != after
     with open(f"{tls}/cert.pem", "w", encoding="utf-8") as file:
         file.write("no certificate\n")
     server.process.send_signal(signal.SIGHUP)
-    server.wait_log("the old certificate stays")
+    server.wait_log("keeps its old certificate")
     assert served() == after
     server.end()
     return None

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `troupe check delivery`: what it says, and its exit status. */
+/* The output and the exit status of `troupe check delivery`. */
 #include <fcntl.h>
 
 #include "../delivery/convo_acts.h"
@@ -14,7 +14,7 @@ const struct service *const server_services[] = { &alone, NULL };
 const struct cli_check cli_checks[] = { { .name = "delivery", .run = delivery_check },
     { .name = NULL } };
 
-/* The exit status of the command; *text gets what it wrote to stdout. */
+/* The exit status of the command; *text gets its stdout. */
 static int troupe_check(const char *place, char *const arguments[4], char text[4096])
 {
     char path[128], *argv[8] = { (char *)(uintptr_t) "check" };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `troupe check packs`: what it says, and its exit status. */
+/* The output and the exit status of `troupe check packs`. */
 #include "../packs/site.h"
 #include "cli/check.h"
 #include "cli/cli.h"
@@ -11,7 +11,7 @@ const struct service *const server_services[] = { &delivery_service, &packs_serv
 const struct cli_check cli_checks[] = { { .name = "packs", .run_in = packs_check },
     { .name = NULL } };
 
-/* The exit status of the command; *text gets what it wrote to stdout. */
+/* The exit status of the command; *text gets its stdout. */
 static int troupe_check(const struct site *site, bool is_json, char text[4096])
 {
     char path[128], data[128], db[300],
@@ -60,7 +60,7 @@ TEST(check_packs, says_sound_damaged_or_that_it_could_not_look)
     site_end(&site);
 }
 
-/* A backup has no incoming; nothing is lost, and nothing is made. */
+/* A backup has no incoming directory: the check reports no loss and creates nothing. */
 TEST(check_packs, needs_no_incoming)
 {
     char text[4096], path[192];
@@ -78,7 +78,7 @@ TEST(check_packs, needs_no_incoming)
     site_end(&site);
 }
 
-/* What cannot be looked at is not lost: status 2, and no violation. */
+/* A directory that cannot be opened is no violation: the exit status is 2. */
 TEST(check_packs, says_that_a_folder_cannot_be_opened)
 {
     static const char *const names[] = { "objects", "incoming" };
@@ -103,7 +103,7 @@ TEST(check_packs, says_that_a_folder_cannot_be_opened)
     site_end(&site);
 }
 
-/* Looking changes nothing, also where there is nothing yet. */
+/* The check creates no directory. */
 TEST(check_packs, makes_no_folder)
 {
     char text[4096], path[128];

@@ -8,6 +8,8 @@
 
 #include <troupe/error.h>
 
+#include "base/assert.h"
+
 enum { TIMEOUT_S = 10, ANSWER_BYTES_MAX = 16 * 1024 * 1024, PATH_SIZE = 1024, LINE_SIZE = 512 };
 
 /* Read the line that server_write_address wrote. False: errno has the reason. */
@@ -187,6 +189,7 @@ long admin_client_ask(struct admin_client *client, const struct cli_command *com
     CURL *curl = curl_easy_init();
     long status;
 
+    tr_assert(path[0] == '/');
     if (curl == NULL) {
         fprintf(stderr, "troupe %s: %s\n", command->name, tr_error_text(TR_ENOMEM));
         return 0;

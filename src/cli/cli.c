@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+
 void cli_help(const struct cli_command *command)
 {
     printf("usage: troupe %s%s%s\n\n%s.\n\n%s", command->name,
@@ -15,6 +17,7 @@ void cli_help(const struct cli_command *command)
 
 int cli_wrong(const struct cli_command *command, const char *problem, const char *what)
 {
+    tr_assert(problem[0] != '\0');
     fprintf(stderr, "troupe %s: %s%s%s%s.\n", command->name, problem, what != NULL ? " '" : "",
         what != NULL ? what : "", what != NULL ? "'" : "");
     fprintf(stderr, "Run `troupe %s --help` for the options.\n", command->name);

@@ -8,6 +8,7 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "server/settings.h"
 
 static const struct {
@@ -121,6 +122,8 @@ int options_parse(const struct cli_command *command, int argc, char **argv,
     bool has_ended = false; /* a -- ended the options */
     int rc = OPTIONS_GO_ON;
 
+    tr_assert(words_max <= OPTIONS_WORDS_MAX);
+    tr_assert(argc > 0);
     *ret_options = (struct options){ 0 };
     for (int i = 1; i < argc && rc == OPTIONS_GO_ON; i++) {
         if (has_ended || argv[i][0] != '-') {

@@ -7,6 +7,7 @@
 #include <troupe/env.h>
 #include <troupe/error.h>
 
+#include "base/assert.h"
 #include "cli/packs_command.h"
 
 enum { CONNECT_S = 10, ASK_S = 60 };
@@ -137,6 +138,8 @@ void packs_web_prepare(struct packs_web *web, const char *path, struct curl_slis
 {
     char url[2 * PACKS_URL_SIZE];
 
+    tr_assert(web->curl != NULL);
+    tr_assert(path[0] == '/');
     curl_easy_reset(web->curl); /* keeps the connections */
     snprintf(url, sizeof url, "%s%s", web->base, path);
     curl_easy_setopt(web->curl, CURLOPT_URL, url);

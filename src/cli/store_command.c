@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/assert.h"
 #include "server/server.h"
 
 static int store_work_run(const struct cli_command *command, const struct store_work *work,
@@ -33,6 +34,8 @@ int store_command(
     struct config config;
     int rc = options_parse(command, argc, argv, NULL, work->words_max, &options);
 
+    tr_assert(work->check != NULL);
+    tr_assert(work->run != NULL);
     if (rc != OPTIONS_GO_ON)
         return rc;
     rc = work->check(command, &options);

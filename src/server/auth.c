@@ -6,6 +6,7 @@
 
 #include "auth/key_set.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/key.h"
 #include "http/client.h"
 #include "ops/secret.h"
@@ -189,6 +190,8 @@ int server_start_auth(struct server *server, char *why, size_t why_size)
     size_t provider_count = 0;
     int rc;
 
+    tr_assert(server->sql != NULL);
+    tr_assert(server->client == NULL);
     rc = collect_providers(server, &provider_count, why, why_size);
     if (rc == 0 && provider_count > 0)
         rc = load_session_key(server, why, why_size);

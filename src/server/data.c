@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "server/parts.h"
 #include "support/log.h"
 
@@ -97,6 +98,7 @@ int server_open_data(struct server *server, char *why, size_t why_size)
     const char *path = config_text(&server->config, CONFIG_SERVER_DATA);
     struct stat status;
 
+    tr_assert(server->lock_fd < 0);
     if (mkdir(path, 0700) == 0) {
         server->has_made_data = true;
         if (give_to_user(path, config_text(&server->config, CONFIG_SERVER_USER)) != 0) {
@@ -184,6 +186,7 @@ int server_write_database(struct server *server)
     char path[PATH_MAX + 32];
     int fd, written;
 
+    tr_assert(server->sql != NULL);
     snprintf(path, sizeof path, "%s/database", server->data_path);
     /* No O_TRUNC: on a full disk it would leave an empty file. The content never changes. */
     fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -200,6 +203,7 @@ int server_write_address(struct server *server)
     int fd;
     int written;
 
+    tr_assert(server->lock_fd >= 0);
     snprintf(path, sizeof path, "%s/admin.address", server->data_path);
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "net/socket.h"
 #include "server/parts.h"
 
@@ -140,6 +141,8 @@ int server_start_public(struct server *server, char *why, size_t why_size)
     size_t route_count;
     int rc;
 
+    tr_assert(server->routes == NULL);
+    tr_assert(server->auth != NULL);
     rc = service_merge_routes(server->services, server->states, server->service_count, why,
         why_size, &server->routes, &route_count);
     if (rc == 0) {

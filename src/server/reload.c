@@ -7,6 +7,7 @@
 
 #include <troupe/inspect.h>
 
+#include "base/assert.h"
 #include "server/parts.h"
 #include "server/settings.h"
 #include "support/log.h"
@@ -90,6 +91,7 @@ void server_reload(struct server *server)
     struct config fresh;
     int rc;
 
+    tr_assert(server->sources != NULL);
     systemd_notify_reloading(&server->systemd, env->now_ns(env->data));
     rc = config_load(server->sources, &fresh, &text);
     if (rc == 0) {

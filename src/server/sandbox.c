@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/assert.h"
 #include "server/parts.h"
 #include "server/settings.h"
 
@@ -114,6 +115,8 @@ int server_enter_sandbox(struct server *server, char *why, size_t why_size)
     struct path_list *lists;
     int rc = 0;
 
+    tr_assert(server->data_path[0] != '\0');
+    tr_assert(server->system == NULL);
     raise_descriptors();
     if (user[0] != '\0')
         rc = sandbox_become(user, why, why_size);

@@ -133,6 +133,7 @@ static int start_services(struct server *server, char *why, size_t why_size)
         .client = server->client,
         .auth = server->auth };
 
+    tr_assert(server->sql != NULL);
     for (size_t i = 0; i < server->service_count; i++) {
         const struct service *service = server->services[i];
         int rc = 0;
@@ -306,6 +307,8 @@ static void set_facts(struct server *server)
 
 void server_init(struct server *server, const struct config_sources *sources, const char *version)
 {
+    tr_assert(sources != NULL);
+    tr_assert(version != NULL);
     *server = (struct server){
         .sources = sources, .version = version, .service_did = "", .lock_fd = -1, .systemd.fd = -1
     };
@@ -333,6 +336,8 @@ int server_start(struct server *server, char *why, size_t why_size)
     };
     int rc;
 
+    tr_assert(server->sources != NULL);
+    tr_assert(server->system == NULL);
     why[0] = '\0';
     rc = server_apply_log(&server->config, why, why_size);
     if (rc == 0 && systemd_init(&server->systemd) != 0) {
@@ -371,6 +376,7 @@ static void bound_sql(const struct server *server)
 
 uint32_t server_drain(struct server *server)
 {
+    tr_assert(server->public_http != NULL);
     bound_sql(server);
     return http_server_drain(
         server->public_http, config_number(&server->config, CONFIG_SERVER_DRAIN_TIMEOUT));

@@ -7,6 +7,7 @@
 #include <troupe/error.h>
 
 #include "auth/did.h"
+#include "base/assert.h"
 #include "http/client.h"
 #include "net/address.h"
 #include "ops/admin.h"
@@ -247,6 +248,7 @@ int settings_check(const struct config *config, struct buffer *errors)
 {
     struct checker checker = { .config = config, .errors = errors };
 
+    tr_assert(errors != NULL);
     check_listen(&checker, CONFIG_SERVER_LISTEN);
     check_listen(&checker, CONFIG_ADMIN_LISTEN);
     check_proxies(&checker);

@@ -85,6 +85,7 @@ int store_lock(struct store *store, char *why, size_t why_size)
 {
     int rc = store_make_place(store, why, why_size);
 
+    tr_assert(store->lock_fd < 0);
     if (rc < 0 || (store->made_url == NULL && access(store->data_path, F_OK) != 0))
         return rc;
     return server_lock_path(store->data_path, &store->lock_fd, why, why_size);
@@ -98,6 +99,7 @@ bool store_is_postgresql(const struct store *store)
 
 struct sql_options store_options(const struct store *store, bool is_exclusive)
 {
+    tr_assert(store->url != NULL);
     return (struct sql_options){ .url = store->url,
         .migrations = store->migrations,
         .migration_count = store->migration_count,

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "server/parts.h"
 #include "support/log.h"
 
@@ -77,6 +78,8 @@ static void add_branch(struct server_tree *tree, const char *name, size_t index)
 {
     uint32_t row = tree->root.child_count++;
 
+    tr_assert(row < SERVER_BRANCHES_MAX);
+    tr_assert(index < SERVER_BRANCHES_MAX);
     tree->branches[index] = (struct tr_supervisor){ .name = name,
         .strategy = TR_ONE_FOR_ONE,
         .restarts_max = BRANCH_RESTARTS,
@@ -98,6 +101,8 @@ int server_start_tree(struct server *server, char *why, size_t why_size)
     struct guard guard = { .server = server };
     int rc;
 
+    tr_assert(server->system != NULL);
+    tr_assert(server->service_count >= SERVER_OWN_SERVICES);
     tree->root = (struct tr_supervisor){ .name = "server",
         .strategy = TR_ONE_FOR_ONE,
         .restarts_max = ROOT_RESTARTS,
@@ -121,6 +126,7 @@ int server_start_tree(struct server *server, char *why, size_t why_size)
 
 tr_sender server_supervisor_of(const struct server *server, size_t service_index)
 {
+    tr_assert(service_index < server->service_count);
     return server->tree.senders[SERVER_BRANCHES + service_index];
 }
 

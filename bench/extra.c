@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extra.c: what the peers' table does not show: wake-up from idle, idle cost, timers, a slow sink,
+/* extra.c: measurements beyond the peers' table: wake-up from idle, idle cost, timers, a slow sink,
  * fairness. */
 #include "extra.h"
 

@@ -374,6 +374,100 @@ def check_paths(tidy):
             tidy.problem(path, line_of(text, found.start()), f"{found.group(0)}... exists on one machine only")
 
 
+# ---- words --------------------------------------------------------------------------------------
+
+# A sentence hides its subject when it opens with a clause that has no noun: "Who had returned ...", "What was asked
+# before ...". A question may. STYLE.md has the rule; this number is its smoke alarm.
+HIDDEN = re.compile(
+    r"^(?:(?:And|But|So|Then|For|To|Of|By|With|From|In|On|After|Before|Behind|Until)\s+)?"
+    r"(?:[Ww]ho|[Ww]hom|[Ww]hose|[Ww]hat|[Ww]hoever|[Ww]homever|[Ww]hatever|[Tt]hat which|[Tt]hose who)\b")
+# Of 1,000 sentences, by where they stand.
+HIDDEN_MAX = (("test/", 5), ("include/", 2), ("src/", 2), ("docs/", 2), ("README.md", 2), ("ARCHITECTURE.md", 2),
+              ("STYLE.md", 2), ("CONTRIBUTING.md", 2), ("CHANGELOG.md", 2), ("examples/", 2), ("bench/", 2))
+
+
+def comments(text):
+    for found in re.finditer(r"/\*(.*?)\*/|//([^\n]*)", text, re.DOTALL):
+        body = found.group(1) if found.group(1) is not None else found.group(2)
+        yield line_of(text, found.start()), re.sub(r"\n[ \t]*\*", "\n", body)
+
+
+def sentences(body):
+    """Yields (lines before it, sentence) for those of four words and more."""
+    at = 0
+    for part in re.split(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*[-|#*]+\s*|\s*\|\s*", body):
+        at = max(at, body.find(part, at))
+        sentence = " ".join(part.split()).strip("- ")
+        if len(sentence.split()) >= 4:
+            yield body.count("\n", 0, at), sentence
+
+
+def texts_of(tidy, path):
+    if path.endswith(".md"):
+        blank = re.sub(r"```.*?```", lambda found: "\n" * found.group(0).count("\n"), tidy.text(path), flags=re.DOTALL)
+        return [(1, blank)]
+    return comments(tidy.text(path))
+
+
+def check_prose(tidy):
+    """sentences name their subject"""
+    for place, most in HIDDEN_MAX:
+        total, hidden = 0, []
+        for path in [path for path in tidy.files if path.startswith(place) and path.endswith((".c", ".h", ".md"))
+                     and not path.startswith("bench/peers/")]:
+            for line, body in texts_of(tidy, path):
+                for below, sentence in sentences(body):
+                    total += 1
+                    if HIDDEN.match(sentence) and not sentence.endswith("?"):
+                        hidden.append((path, line + below, sentence))
+        if len(hidden) * 1000 > most * total:
+            for path, line, sentence in hidden:
+                tidy.problem(path, line, f"name the subject: {sentence[:80]}")
+
+
+def check_rulers(tidy):
+    """a section's ruler stands on one line"""
+    for path in tidy.c_files("src/", "include/", "test/", "examples/", "bench/"):
+        for found in re.finditer(r"^[ \t]*(?:/\* -{4}[^\n]*[^/\n]|\* -{9}[^\n]*)$", tidy.text(path), re.MULTILINE):
+            tidy.problem(path, line_of(tidy.text(path), found.start()), "the ruler is broken: /* ---- name ---- */")
+
+
+def check_names(tidy):
+    """tr__ is the library's own; SQL of a service is in its store; every folder has a README"""
+    for path in tidy.c_files("src/"):
+        code = without_comments(tidy.text(path))
+        if not path.startswith(("src/base/", "src/runtime/")):
+            for found in re.finditer(r"\btr__\w+", code):
+                tidy.problem(path, line_of(code, found.start()), f"{found.group(0)} is internal to libtroupe")
+        if path.startswith("src/services/") and "/store/" not in path and not path.endswith(("_store.c", "_store.h")):
+            for found in re.finditer(r"^SQL_(?:LOCKING_)?STATEMENT\(\w+", code, re.MULTILINE):
+                tidy.problem(path, line_of(code, found.start()), f"{found.group(0)}...: statements live in the store")
+    for folder in sorted({os.path.dirname(path) for path in tidy.c_files("src/")}):
+        if f"{folder}/README.md" not in tidy.files:
+            tidy.problem(folder, 0, "this folder has no README.md")
+
+
+# The last commit before subjects had a form.
+COMMITS_AFTER = "7fedf68"
+
+
+def check_commits(tidy):
+    """a commit's subject is imperative and has 60 characters at most"""
+    listed = subprocess.run(["git", "log", "--no-merges", "--format=%h %s", f"{COMMITS_AFTER}..HEAD"], cwd=ROOT,
+                            capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        raise Skip("the history is not here")
+    for line in listed.stdout.splitlines():
+        short, _, subject = line.partition(" ")
+        found = re.match(r"[\w/., -]+: (\w+)", subject)
+        if len(subject) > 60:
+            tidy.problem(short, 0, f"{len(subject)} characters: {subject}")
+        elif not found:
+            tidy.problem(short, 0, f"'module: do the thing' is the form: {subject}")
+        elif re.fullmatch(r"the|an?|who|what|no|nothing|every|all|each|it|is|are|\w+(?<!s)(?<!e)ed|\w+ing", found.group(1)):
+            tidy.problem(short, 0, f"begin with a verb in the imperative: {subject}")
+
+
 # ---- information --------------------------------------------------------------------------------
 
 def print_sizes(tidy):
@@ -393,8 +487,9 @@ def print_sizes(tidy):
 
 
 CHECKS = {"layers": check_layers, "calls": check_calls, "exports": check_exports, "headers": check_headers,
-          "version": check_version, "spdx": check_spdx, "links": check_links, "paths": check_paths}
-GROUPS = {"all": list(CHECKS), "docs": ["links", "paths"]}
+          "version": check_version, "spdx": check_spdx, "links": check_links, "paths": check_paths, "prose": check_prose,
+          "rulers": check_rulers, "names": check_names, "commits": check_commits}
+GROUPS = {"all": list(CHECKS), "docs": ["links", "paths", "prose"]}
 
 
 def main():

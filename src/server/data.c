@@ -14,8 +14,9 @@
 #include "server/parts.h"
 #include "support/log.h"
 
-/* ---- the lock of the directory ---------------------------------------------------------------
- * The lock is separate from the database's: with PostgreSQL the directory would have none. It ends
+/* ---- the lock of the directory --------------------------------------------------------------- */
+
+/* The lock is separate from the database's: with PostgreSQL the directory would have none. It ends
  * with the process, so kill -9 leaves no stale lock. The pid in the file is for messages only. */
 
 static void explain_taken(int fd, const char *data_path, char *why, size_t why_size)
@@ -136,8 +137,9 @@ void server_leave_data(struct server *server, bool has_failed)
     server->lock_fd = -1;
 }
 
-/* ---- the kind of database ----------------------------------------------------------------------
- * With a forgotten sql.url the server would start with an empty database and seem to have lost all
+/* ---- the kind of database -------------------------------------------------------------------- */
+
+/* With a forgotten sql.url the server would start with an empty database and seem to have lost all
  * data. The file `database` prevents that. */
 
 static const char *kind_of_url(const char *url)

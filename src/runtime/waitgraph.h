@@ -50,7 +50,8 @@ struct tr_box *tr__wait_target(uint64_t edge);
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on);
 /* Wake some of those parked on a box that made room. True if others still wait. */
 bool tr__unpark(struct tr_box *on);
-/* Wake all: the box takes no more messages. */
+/* Wakes all waiters: the box is closed, a reserved slot was cancelled, or its actor begins to
+ * hold. */
 void tr__unpark_all(struct tr_box *on);
 bool tr__park_is_linked(struct tr_box *box);
 /* Leave the list: the parked actor ends or restarts. */

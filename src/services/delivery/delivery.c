@@ -36,7 +36,7 @@ static bool stop_actors(struct delivery *delivery)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
     end_actor(&delivery->inspector);
     end_actor(&delivery->retention);
-    end_actor(&delivery->jobs);
+    end_actor(&delivery->cleanup);
     end_actor(&delivery->db_worker);
     if (delivery->convos == NULL)
         push_free(delivery);
@@ -58,7 +58,7 @@ static int start_actors(struct delivery *delivery, const struct config *config)
     if (rc == 0)
         rc = db_worker_start(delivery);
     if (rc == 0)
-        rc = cleanup_start(delivery, &delivery->jobs);
+        rc = cleanup_start(delivery, &delivery->cleanup);
     if (rc == 0)
         rc = retention_start(delivery, &delivery->retention);
     if (rc == 0)

@@ -25,7 +25,7 @@ struct delivery {
     const struct tr_env *env;
     struct sql *sql;
     struct tr_registry *convos;
-    tr_sender jobs;      /* cleans up */
+    tr_sender cleanup;   /* deletes expired rows */
     tr_sender db_worker; /* runs units for requests that need no conversation */
     enum delivery_mode mode;
     uint32_t app_window; /* epochs an application message may lag */

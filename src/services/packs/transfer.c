@@ -447,7 +447,7 @@ static void list_show(const void *state, char *text, size_t size)
 }
 
 static const struct tr_type list_type = {
-    .name = "flights",
+    .name = "transfers",
     .message_size = sizeof(struct transfer_message),
     .state_size = sizeof(struct transfer_list),
     .handle = list_handle,

@@ -108,7 +108,7 @@ TEST(linear, fills_gaps_with_what_began_in_time)
     CHECK(!POSSIBLE(MOVE(ANY, 1, NEVER), MOVE(3, 3, 4)));
     CHECK(POSSIBLE(MOVE(ANY, 6, NEVER), MOVE(ANY, 1, NEVER), MOVE(2, 3, 4), READ(3, 7, 8)));
     CHECK(!POSSIBLE(MOVE(ANY, 9, NEVER), MOVE(ANY, 1, NEVER), MOVE(2, 3, 4), READ(3, 7, 8)));
-    /* What fills 1 began at 5, so nobody can have read 0 later than the read of 1 ended. */
+    /* The move to 1 began at 5, so no read of 0 can come after the end of the read of 1. */
     CHECK(!POSSIBLE(MOVE(ANY, 5, NEVER), READ(1, 6, 7), READ(0, 8, 9)));
 }
 

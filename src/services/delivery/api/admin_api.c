@@ -166,7 +166,7 @@ static void retention_done_now(struct http_request *request, const struct tr_eve
 
     if (event->status == 0 && event->size == sizeof compaction->log) {
         memcpy(&compaction->log, event->value, sizeof compaction->log);
-        if (http_ask(request, compaction->delivery->jobs, &message, sizeof message,
+        if (http_ask(request, compaction->delivery->cleanup, &message, sizeof message,
                 cleanup_done_now) == 0)
             return;
     }

@@ -60,13 +60,13 @@ static void walk_roster(const struct commit_act *commit)
 
     if (commit->info.bytes.size == 0 || mls_group_info_read(commit->info.bytes, &info) != NULL)
         return;
-    tr_assert(commit_roster_new(&info, commit->info.bytes, &roster) == 0);
+    tr_assert(commit_roster_create(&info, commit->info.bytes, &roster) == 0);
     if (roster == NULL)
         return;
     tr_assert(roster->has_before && roster->gone_count == 0 && roster->count > 0);
     for (uint32_t i = 0; i < roster->count; i++)
         tr_assert(!roster->leaves[i].is_new);
-    commit_roster_free(roster);
+    commit_roster_destroy(roster);
 }
 
 static size_t part_count(const struct commit_act *commit)

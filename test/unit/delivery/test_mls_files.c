@@ -58,7 +58,7 @@ static const char *read_one(enum how how, struct span bytes, struct reading *ret
         reader = mls_reader_of(bytes);
         if (!mls_proposal_next(&reader, &ret_reading->proposal) && reader.fault == NULL)
             return "there is nothing";
-        mls_finish(&reader);
+        mls_reader_end(&reader);
         return reader.fault;
     default:
         return "unknown";

@@ -28,7 +28,7 @@ static void expect_next(
 
 static void begin(struct push_queue *queue, uint32_t count_max)
 {
-    CHECK_EQ_INT(push_queue_begin(queue, REST_NS, count_max, (struct base_siphash_key){ 1, 2 }), 0);
+    CHECK_EQ_INT(push_queue_init(queue, REST_NS, count_max, (struct base_siphash_key){ 1, 2 }), 0);
 }
 
 TEST(queue, what_is_new_is_done_at_once_in_order)
@@ -42,7 +42,7 @@ TEST(queue, what_is_new_is_done_at_once_in_order)
     expect_next(&queue, 1000, "a", "3");
     expect_next(&queue, 1001, "b", "2");
     expect_next(&queue, 1002, NULL, NULL);
-    push_queue_end(&queue);
+    push_queue_fini(&queue);
 }
 
 TEST(queue, what_is_wanted_while_it_rests_is_done_once_when_it_has_rested)
@@ -63,7 +63,7 @@ TEST(queue, what_is_wanted_while_it_rests_is_done_once_when_it_has_rested)
     expect_next(&queue, 1000 + 2 * REST_NS, NULL, NULL);
     CHECK(push_queue_find(&queue, SPAN("a")) == NULL);
     CHECK_EQ_INT(push_queue_due_ns(&queue), 0);
-    push_queue_end(&queue);
+    push_queue_fini(&queue);
 }
 
 /* However long it takes. */
@@ -85,7 +85,7 @@ TEST(queue, what_is_wanted_while_it_is_done_rests_before_it_is_done_again)
     expect_next(&queue, 1000 + 3 * REST_NS - 1, NULL, NULL);
     push_queue_wake(&queue, 1000 + 3 * REST_NS);
     expect_next(&queue, 1000 + 3 * REST_NS, "a", "2");
-    push_queue_end(&queue);
+    push_queue_fini(&queue);
 }
 
 TEST(queue, what_is_being_done_goes_with_the_queue)
@@ -96,7 +96,7 @@ TEST(queue, what_is_being_done_goes_with_the_queue)
     want(&queue, "a", "1");
     want(&queue, "b", "1");
     CHECK(push_queue_next(&queue) != NULL);
-    push_queue_end(&queue);
+    push_queue_fini(&queue);
 }
 
 TEST(queue, it_has_room_again_when_what_it_has_rested)
@@ -114,5 +114,5 @@ TEST(queue, it_has_room_again_when_what_it_has_rested)
     want(&queue, "c", "1");
     expect_next(&queue, 1000 + REST_NS, "b", "2");
     expect_next(&queue, 1000 + REST_NS, "c", "1");
-    push_queue_end(&queue);
+    push_queue_fini(&queue);
 }

@@ -53,7 +53,7 @@ static void act_free_parts(struct act *act)
         base_free(act->members->hashes);
     }
     if (act->info != NULL)
-        commit_roster_free(act->info->roster);
+        commit_roster_destroy(act->info->roster);
 }
 
 void act_unref(struct act *act)

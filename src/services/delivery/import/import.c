@@ -257,7 +257,7 @@ static int count_rest(struct import_run *run)
     return rc;
 }
 
-static void report(const struct import_run *run)
+static void import_report(const struct import_run *run)
 {
     for (int table = 0; table < CATBIRD_TABLES; table++) {
         for (int pass = 0; pass < 2; pass++)
@@ -294,7 +294,7 @@ static int run_all(struct import_run *run, struct page *page)
     if (rc == 0)
         rc = count_rest(run);
     if (rc == 0)
-        report(run);
+        import_report(run);
     if (rc < 0 && run->why[0] == '\0' && source_why(run->source)[0] != '\0')
         (void)snprintf(run->why, run->why_size, "%s", source_why(run->source));
     return rc;

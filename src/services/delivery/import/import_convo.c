@@ -21,7 +21,7 @@ SQL_STATEMENT(
 
 /* ---- its row -------------------------------------------------------------------------------- */
 
-static int copy(struct buffer *to, struct span from, size_t size_max)
+static int copy_text(struct buffer *to, struct span from, size_t size_max)
 {
     if (from.size > size_max)
         from.size = size_max;
@@ -29,7 +29,7 @@ static int copy(struct buffer *to, struct span from, size_t size_max)
 }
 
 /* Cuts a text to `size_max` bytes without splitting a character. */
-static struct span cut(struct span text, size_t size_max)
+static struct span cut_text(struct span text, size_t size_max)
 {
     if (text.size <= size_max)
         return text;
@@ -51,12 +51,12 @@ static int on_convo(void *data, const struct source_row *row)
     convo->created_ms =
         source_is_null(row, CONVO_CREATED) ? convo->run->import->now_ms : created_ms;
     convo->active_ms = source_is_null(row, CONVO_UPDATED) ? 0 : source_int(row, CONVO_UPDATED);
-    copy(&convo->creator, import_bare_did(source_bytes(row, CONVO_CREATOR)), DID_SIZE_MAX);
-    copy(&convo->name, cut(source_bytes(row, CONVO_NAME), 128), 128);
-    copy(&convo->description, cut(source_bytes(row, CONVO_TEXT), 512), 512);
-    copy(&convo->suite, source_bytes(row, CONVO_SUITE), 63);
+    copy_text(&convo->creator, import_bare_did(source_bytes(row, CONVO_CREATOR)), DID_SIZE_MAX);
+    copy_text(&convo->name, cut_text(source_bytes(row, CONVO_NAME), 128), 128);
+    copy_text(&convo->description, cut_text(source_bytes(row, CONVO_TEXT), 512), 512);
+    copy_text(&convo->suite, source_bytes(row, CONVO_SUITE), 63);
     if (source_bytes(row, CONVO_INFO).size <= GROUP_INFO_SIZE_MAX)
-        copy(&convo->group_info, source_bytes(row, CONVO_INFO), GROUP_INFO_SIZE_MAX);
+        copy_text(&convo->group_info, source_bytes(row, CONVO_INFO), GROUP_INFO_SIZE_MAX);
     return convo->creator.failed != 0 || convo->name.failed != 0 ||
                    convo->description.failed != 0 || convo->suite.failed != 0 ||
                    convo->group_info.failed != 0
@@ -147,13 +147,13 @@ static struct import_person *person_of(struct import_convo *convo, struct span d
     return &convo->persons[index];
 }
 
-static void least(int64_t *value, int64_t other)
+static void least_time(int64_t *value, int64_t other)
 {
     if (*value < 0 || other < *value)
         *value = other;
 }
 
-static void most(int64_t *value, int64_t other)
+static void most_time(int64_t *value, int64_t other)
 {
     if (other > *value)
         *value = other;
@@ -181,15 +181,15 @@ static int on_member(void *data, const struct source_row *row)
     if (joined_ms < person->joined_ms)
         person->joined_ms = joined_ms;
     if (!is_in)
-        most(&person->left_ms, source_int(row, MEMBER_LEFT));
+        most_time(&person->left_ms, source_int(row, MEMBER_LEFT));
     person->is_in = person->is_in || is_in;
     if (is_in) { /* a device that left has no role */
         person->is_admin = person->is_admin || source_int(row, MEMBER_IS_ADMIN) != 0;
         person->is_moderator = person->is_moderator || source_int(row, MEMBER_IS_MODERATOR) != 0;
         if (!source_is_null(row, MEMBER_READ))
-            most(&person->read_ms, source_int(row, MEMBER_READ));
+            most_time(&person->read_ms, source_int(row, MEMBER_READ));
         if (!source_is_null(row, MEMBER_UNREAD) && source_int(row, MEMBER_UNREAD) >= 0)
-            least(&person->unread, source_int(row, MEMBER_UNREAD));
+            least_time(&person->unread, source_int(row, MEMBER_UNREAD));
     }
     import_fate(convo->run, CATBIRD_MEMBERS, NULL, 1);
     return 0;
@@ -227,7 +227,7 @@ static int on_cursor(void *data, const struct source_row *row)
     else if (seen_ms < 0)
         reason = "is no ULID";
     else
-        most(&person_of(convo, did)->cursor_ms, seen_ms);
+        most_time(&person_of(convo, did)->cursor_ms, seen_ms);
     import_fate(convo->run, CATBIRD_CURSORS, reason, 1);
     return 0;
 }
@@ -283,7 +283,7 @@ static void put_mark_id(struct import_convo *convo)
     import_text(convo->run, (struct span){ mark, (size_t)size });
 }
 
-static int begin(struct import_convo *convo)
+static int convo_begin_import(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
     const int64_t *rules = convo->rules;
@@ -364,7 +364,7 @@ static int put_members(struct import_convo *convo)
     return rc;
 }
 
-static int finish(struct import_convo *convo)
+static int convo_end_import(struct import_convo *convo)
 {
     int rc;
 
@@ -395,7 +395,7 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
     return rc;
 }
 
-static int forget(struct import_convo *convo)
+static int convo_forget_import(struct import_convo *convo)
 {
     static const struct sql_statement *const statements[] = { &import_forget_targets,
         &import_forget_welcomes, &import_forget_members, &import_forget_convo };
@@ -449,12 +449,12 @@ static int run_all(struct import_convo *convo)
     if (rc == 0)
         rc = read_people(convo);
     if (rc == 0)
-        rc = begin(convo);
+        rc = convo_begin_import(convo);
     if (rc == 0)
         rc = import_log(convo);
     if (rc == 0)
         rc = import_welcomes(convo);
-    return rc < 0 ? rc : finish(convo);
+    return rc < 0 ? rc : convo_end_import(convo);
 }
 
 static void free_convo(struct import_convo *convo)
@@ -485,7 +485,7 @@ int import_convo(struct import_run *run, struct span id, bool is_begun)
     for (uint32_t i = 0; i < 5; i++)
         convo->rules[i] = -1;
     if (is_begun)
-        rc = forget(convo);
+        rc = convo_forget_import(convo);
     if (rc == 0)
         rc = import_select(
             run, CATBIRD_CONVERSATIONS, "WHERE id::text = $1", convo->id, on_convo, convo);

@@ -39,8 +39,8 @@ struct row {
 
 /* ---- intervals of membership ----------------------------------------------------------------- */
 
-static void place(struct import_convo *convo, const struct import_point *point, uint64_t before,
-    uint64_t leave_seq)
+static void place_point(struct import_convo *convo, const struct import_point *point,
+    uint64_t before, uint64_t leave_seq)
 {
     struct import_person *person = &convo->persons[point->person];
 
@@ -66,7 +66,7 @@ static void pass_points(struct import_convo *convo, const struct row *row)
         bool is_removal = row->kind == MLS_COMMIT && row->created_ms >= point->from_ms - 1 &&
                           row->created_ms - point->from_ms < REMOVAL_MS;
 
-        place(convo, point, before, is_removal ? row->seq : before);
+        place_point(convo, point, before, is_removal ? row->seq : before);
     }
 }
 
@@ -85,7 +85,7 @@ static uint64_t count_back(const struct import_convo *convo, int64_t unread, uin
 void import_log_place_all(struct import_convo *convo)
 {
     while (convo->point_next < convo->point_count)
-        place(convo, &convo->points[convo->point_next++], convo->last_seq, convo->last_seq);
+        place_point(convo, &convo->points[convo->point_next++], convo->last_seq, convo->last_seq);
     for (uint32_t i = 0; i < convo->roster.count; i++) {
         struct import_person *person = &convo->persons[i];
         bool is_known = person->read_ms >= 0 || person->cursor_ms >= 0;
@@ -142,7 +142,7 @@ static bool add_base(struct import_convo *convo, uint64_t base, int *ret_rc)
     return true;
 }
 
-static void reached(struct import_convo *convo, uint64_t epoch)
+static void note_epoch(struct import_convo *convo, uint64_t epoch)
 {
     if (!convo->has_epoch || epoch > convo->epoch)
         convo->epoch = epoch;
@@ -170,7 +170,7 @@ static int decide_commit(
         convo->unreached++;
     } else if (add_base(convo, row->base_epoch, &rc)) {
         row->kind = MLS_COMMIT;
-        reached(convo, row->epoch);
+        note_epoch(convo, row->epoch);
     } else if (rc == 0) {
         convo->lost++;
     }
@@ -187,7 +187,7 @@ static bool read_row(struct span bytes, struct mls_message *ret_message)
            ret_message->epoch < INT64_MAX - 1;
 }
 
-static int decide(struct import_convo *convo, const struct source_row *from, struct row *row)
+static int decide_row(struct import_convo *convo, const struct source_row *from, struct row *row)
 {
     bool is_commit = span_is(source_bytes(from, MESSAGE_TYPE), "commit");
     int64_t said = source_int(from, MESSAGE_EPOCH);
@@ -205,7 +205,7 @@ static int decide(struct import_convo *convo, const struct source_row *from, str
     row->kind = (int)message.content;
     row->base_epoch = row->epoch = message.epoch;
     if (is_of_group(convo, message.group_id) && message.epoch <= convo->epoch_max)
-        reached(convo, message.epoch);
+        note_epoch(convo, message.epoch);
     return 0;
 }
 
@@ -291,7 +291,7 @@ static int on_message(void *data, const struct source_row *from)
     row.created_ms = time_of(convo, from);
     row.seq = number_of(convo, from);
     crypto_sha256(row.bytes.at, row.bytes.size, row.sha256);
-    rc = decide(convo, from, &row);
+    rc = decide_row(convo, from, &row);
     if (rc < 0)
         return rc;
     pass_points(convo, &row);
@@ -329,7 +329,7 @@ static int on_newest(void *data, const struct source_row *from)
     return 0;
 }
 
-static void tell(struct import_convo *convo)
+static void report_row(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
     struct span id = import_id(convo);
@@ -398,7 +398,7 @@ int import_log(struct import_convo *convo)
                 "its messages are all deleted, and their numbers lost: goes on at %d",
                 SEQ_AFTER_LOSS);
     }
-    tell(convo);
+    report_row(convo);
     import_log_place_all(convo);
     return 0;
 }

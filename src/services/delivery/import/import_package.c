@@ -85,7 +85,8 @@ static void find_end(struct package *package, const struct source_row *row, int6
         package->not_after_s = source_int(row, PACKAGE_EXPIRES) / 1000;
 }
 
-static const char *check(struct package *package, const struct source_row *row, int64_t now_s)
+static const char *check_package(
+    struct package *package, const struct source_row *row, int64_t now_s)
 {
     struct span bytes = source_bytes(row, PACKAGE_BYTES);
 
@@ -116,7 +117,7 @@ static int on_package(void *data, const struct source_row *row)
     struct import_run *run = data;
     int64_t now_s = run->import->now_ms / 1000;
     struct package package = { .ref_size = 0 };
-    const char *reason = check(&package, row, now_s);
+    const char *reason = check_package(&package, row, now_s);
 
     import_fate(run, CATBIRD_PACKAGES, reason, 1);
     if (reason != NULL)

@@ -40,7 +40,7 @@ struct source_row {
 };
 
 /* libpq's messages end in a newline and may have several lines. */
-static void say(char *why, size_t why_size, const char *before, const char *text)
+static void source_say(char *why, size_t why_size, const char *before, const char *text)
 {
     (void)snprintf(why, why_size, "%s%s", before, text == NULL ? "" : text);
     for (char *at = why; *at != '\0'; at++)
@@ -52,7 +52,7 @@ static void say(char *why, size_t why_size, const char *before, const char *text
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-static bool run(struct source *source, const char *text)
+static bool source_execute(struct source *source, const char *text)
 {
     PGresult *result = PQexec(source->pg, text);
     bool is_done = PQresultStatus(result) == PGRES_COMMAND_OK;
@@ -73,11 +73,11 @@ int source_open(const char *url, char *why, size_t why_size, struct source **ret
         return TR_ENOMEM;
     }
     if (PQstatus(source->pg) != CONNECTION_OK || PQsetClientEncoding(source->pg, "UTF8") != 0 ||
-        !run(source, "SET statement_timeout = 0") ||
-        !run(source, "SET idle_in_transaction_session_timeout = 0") ||
-        !run(source, "SET timezone = 'UTC'") ||
-        !run(source, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")) {
-        say(why, why_size,
+        !source_execute(source, "SET statement_timeout = 0") ||
+        !source_execute(source, "SET idle_in_transaction_session_timeout = 0") ||
+        !source_execute(source, "SET timezone = 'UTC'") ||
+        !source_execute(source, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")) {
+        source_say(why, why_size,
             "the database to import from cannot be read: ", PQerrorMessage(source->pg));
         source_close(&source);
         return TR_EIO;
@@ -128,7 +128,7 @@ int64_t source_int(const struct source_row *row, uint32_t column)
 }
 
 /* Cancels the rest of the rows. */
-static void cancel(struct source *source)
+static void source_cancel(struct source *source)
 {
     PGcancel *cancel = PQgetCancel(source->pg);
     char error[64];
@@ -149,9 +149,9 @@ static int take_rows(struct source *source, source_row_fn on_row, void *data)
         if (rc == 0 && status == PGRES_SINGLE_TUPLE) {
             rc = on_row(data, &(struct source_row){ result });
             if (rc < 0)
-                cancel(source);
+                source_cancel(source);
         } else if (rc == 0 && status != PGRES_TUPLES_OK) {
-            say(source->why, sizeof source->why,
+            source_say(source->why, sizeof source->why,
                 "the database to import from: ", PQresultErrorMessage(result));
             rc = TR_EIO;
         }
@@ -160,13 +160,13 @@ static int take_rows(struct source *source, source_row_fn on_row, void *data)
     return rc;
 }
 
-static int send(struct source *source, const char *text, int count, const char *const *values,
-    source_row_fn on_row, void *data)
+static int source_send(struct source *source, const char *text, int count,
+    const char *const *values, source_row_fn on_row, void *data)
 {
     source->why[0] = '\0';
     if (PQsendQueryParams(source->pg, text, count, NULL, values, NULL, NULL, 1) != 1 ||
         PQsetSingleRowMode(source->pg) != 1) {
-        say(source->why, sizeof source->why,
+        source_say(source->why, sizeof source->why,
             "the database to import from: ", PQerrorMessage(source->pg));
         return TR_EIO;
     }
@@ -176,7 +176,7 @@ static int send(struct source *source, const char *text, int count, const char *
 int source_ask(
     struct source *source, const char *text, const char *value, source_row_fn on_row, void *data)
 {
-    return send(source, text, value == NULL ? 0 : 1, &value, on_row, data);
+    return source_send(source, text, value == NULL ? 0 : 1, &value, on_row, data);
 }
 
 /* ---- tables of the source -------------------------------------------------------------------- */
@@ -311,7 +311,7 @@ int source_learn(struct source *source, const struct source_table *tables, size_
             " WHERE table_schema = current_schema() AND table_type = 'BASE TABLE' ORDER BY 1",
             NULL, on_table, source);
     if (rc < 0) {
-        say(why, why_size, "", source->why);
+        source_say(why, why_size, "", source->why);
         return rc;
     }
     return check_learned(source, why, why_size);
@@ -381,7 +381,7 @@ int source_run(struct source *source, const struct source_select *select)
     buffer_append(&text, "", 1);
     rc = text.failed;
     if (rc == 0)
-        rc = send(source, text.bytes, count, select->values, select->on_row, select->data);
+        rc = source_send(source, text.bytes, count, select->values, select->on_row, select->data);
     buffer_free(&text);
     return rc;
 }

@@ -46,7 +46,7 @@ static struct span device_of(struct span did)
     return (struct span){ did.at + bare.size + 1, did.size - bare.size - 1 };
 }
 
-static const char *refuse(const struct import_convo *convo, const struct source_row *row,
+static const char *skip_welcome(const struct import_convo *convo, const struct source_row *row,
     struct mls_message *ret_welcome, struct member **ret_member)
 {
     struct span bytes = source_bytes(row, TO_BYTES);
@@ -64,7 +64,7 @@ static const char *refuse(const struct import_convo *convo, const struct source_
 }
 
 /* Stores the Welcome at a place in the log that its recipient, a member since join_seq, can see. */
-static void put_bytes(
+static void put_welcome_bytes(
     struct import_convo *convo, struct span bytes, int64_t created_ms, uint64_t join_seq)
 {
     struct import_run *run = convo->run;
@@ -92,7 +92,7 @@ static int on_welcome(void *data, const struct source_row *row)
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     struct mls_message welcome;
     struct member *member = NULL;
-    const char *reason = refuse(convo, row, &welcome, &member);
+    const char *reason = skip_welcome(convo, row, &welcome, &member);
     int64_t created_ms =
         source_is_null(row, TO_CREATED) ? run->import->now_ms : source_int(row, TO_CREATED);
     size_t ref_size;
@@ -102,7 +102,7 @@ static int on_welcome(void *data, const struct source_row *row)
     import_fate(run, CATBIRD_WELCOMES, reason, 1);
     if (reason != NULL)
         return 0;
-    put_bytes(convo, source_bytes(row, TO_BYTES), created_ms,
+    put_welcome_bytes(convo, source_bytes(row, TO_BYTES), created_ms,
         convo->persons[member - convo->roster.members].join_seq);
     import_step_maybe(run, &import_put_target, CATBIRD_WELCOMES);
     import_text(run, import_id(convo));

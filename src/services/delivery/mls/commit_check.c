@@ -255,7 +255,7 @@ static const char *read_roster(struct commit_check *check, const struct mls_grou
 
     if (act->content != NULL && act->content->bytes.size == 0)
         return NULL;
-    rc = commit_roster_new(info, stored_context(check), &act->info->roster);
+    rc = commit_roster_create(info, stored_context(check), &act->info->roster);
     if (rc < 0)
         act->decoded.failed = rc;
     if (rc == 0 && act->info->roster == NULL && check->mode == DELIVERY_ASSISTED)

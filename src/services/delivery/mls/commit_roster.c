@@ -131,7 +131,7 @@ static int compare_before(
     return rc;
 }
 
-int commit_roster_new(
+int commit_roster_create(
     const struct mls_group_info *after, struct span before, struct commit_roster **ret_roster)
 {
     struct commit_roster *roster = base_calloc(sizeof *roster);
@@ -146,11 +146,11 @@ int commit_roster_new(
     if (rc == 0 && roster->leaves != NULL)
         *ret_roster = roster;
     else
-        commit_roster_free(roster);
+        commit_roster_destroy(roster);
     return rc;
 }
 
-void commit_roster_free(struct commit_roster *roster)
+void commit_roster_destroy(struct commit_roster *roster)
 {
     if (roster == NULL)
         return;

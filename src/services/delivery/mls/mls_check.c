@@ -189,7 +189,7 @@ size_t mls_proposal_reference(const struct mls_suite *suite, const struct mls_me
 
 /* ---- key packages --------------------------------------------------------------------------- */
 
-static bool lists(struct span list, uint16_t wanted)
+static bool list_has(struct span list, uint16_t wanted)
 {
     struct mls_reader reader = mls_reader_of(list);
 
@@ -212,7 +212,8 @@ static bool are_listed(struct span extensions, const struct mls_leaf *leaf)
     struct span data;
 
     while (mls_extension_next(&reader, &type, &data))
-        if (type > MLS_EXTERNAL_SENDERS && !is_grease(type) && !lists(leaf->capabilities[2], type))
+        if (type > MLS_EXTERNAL_SENDERS && !is_grease(type) &&
+            !list_has(leaf->capabilities[2], type))
             return false;
     return true;
 }
@@ -245,7 +246,7 @@ const char *mls_key_package_check(
         return "a key has the wrong size for the cipher suite";
     if (span_equal(package->init_key, leaf->encryption_key))
         return "the init key and the encryption key are the same";
-    if (!lists(leaf->capabilities[4], leaf->credential))
+    if (!list_has(leaf->capabilities[4], leaf->credential))
         return "the capabilities do not list the credential's type";
     if (!are_listed(leaf->extensions, leaf) || !are_listed(package->extensions, leaf))
         return "an extension is used that the capabilities do not list";

@@ -394,7 +394,7 @@ const char *mls_message_read(struct span bytes, struct mls_message *ret_message)
     struct span whole;
 
     if (mls_message_next(&reader, ret_message, &whole) == NULL)
-        mls_finish(&reader);
+        mls_reader_end(&reader);
     return reader.fault;
 }
 
@@ -424,7 +424,7 @@ const char *mls_key_package_read(struct span bytes, struct mls_key_package *ret_
     if (bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0)
         mls_take(&reader, 4);
     read_key_package(&reader, ret_package);
-    mls_finish(&reader);
+    mls_reader_end(&reader);
     return reader.fault;
 }
 
@@ -453,7 +453,7 @@ const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_in
     if (is_wrapped_group_info(bytes))
         mls_take(&reader, 4);
     read_group_info(&reader, ret_info);
-    mls_finish(&reader);
+    mls_reader_end(&reader);
     return reader.fault;
 }
 
@@ -581,7 +581,7 @@ struct mls_tree mls_tree_of(struct span ratchet_tree)
     struct mls_reader outer = mls_reader_of(ratchet_tree);
     struct span nodes = mls_vector(&outer);
 
-    mls_finish(&outer);
+    mls_reader_end(&outer);
     if (outer.fault != NULL) {
         struct mls_tree tree = { .reader = mls_reader_of((struct span){ "", 0 }) };
 

@@ -57,7 +57,7 @@ struct span mls_since(const struct mls_reader *reader, const unsigned char *from
     return (struct span){ (const char *)from, (size_t)(reader->at - from) };
 }
 
-void mls_finish(struct mls_reader *reader)
+void mls_reader_end(struct mls_reader *reader)
 {
     if (reader->fault == NULL && reader->at != reader->end)
         mls_fault(reader, "there are bytes after the end of the message");

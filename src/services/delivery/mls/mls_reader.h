@@ -50,7 +50,7 @@ struct span mls_vector(struct mls_reader *reader);
 /* Returns the bytes from `from` (an earlier reader->at) to here. */
 struct span mls_since(const struct mls_reader *reader, const unsigned char *from);
 /* Ends reading; trailing bytes are a fault. */
-void mls_finish(struct mls_reader *reader);
+void mls_reader_end(struct mls_reader *reader);
 
 /* Writes values for signatures and hashes. */
 void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size);

@@ -112,7 +112,7 @@ static void split_device_key(
     *ret_device = (struct span){ hash + 1, id.size - ret_did->size - 1 };
 }
 
-static void want(struct push *push, const struct buffer *key, struct span value)
+static void push_want(struct push *push, const struct buffer *key, struct span value)
 {
     if (key->failed != 0 ||
         push_queue_want(&push->queue, (struct span){ key->bytes, key->size }, value, 0) < 0)
@@ -149,7 +149,7 @@ static void task_drop(struct push *push, struct tr_context *ctx, struct push_tas
 }
 
 /* Submits a unit and takes it over. On failure, or if the unit is NULL, drops the task. */
-static void submit(struct push *push, struct tr_context *ctx, struct push_task *task,
+static void task_submit(struct push *push, struct tr_context *ctx, struct push_task *task,
     struct sql_unit *unit, enum stage stage)
 {
     const struct sql_submit_options options = { .tag = tag_of(push, task),
@@ -186,7 +186,7 @@ static void read_devices(struct push *push, struct tr_context *ctx, struct push_
         sql_unit_text(unit, text_of(&task->did));
         sql_unit_text(unit, text_of(&task->device));
     }
-    submit(push, ctx, task, unit, STAGE_READ);
+    task_submit(push, ctx, task, unit, STAGE_READ);
 }
 
 /* Returns true if the row is the first of its account. */
@@ -241,7 +241,7 @@ static void want_devices(
             continue;
         put_device_key(&key, sql_row_bytes(devices, 0, row, ROW_DID),
             sql_row_bytes(devices, 0, row, ROW_DEVICE));
-        want(push, &key, SPAN(""));
+        push_want(push, &key, SPAN(""));
         buffer_free(&key);
     }
 }
@@ -321,7 +321,7 @@ static void listening_told(
 SQL_STATEMENT(
     forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
 
-static void post(struct push *push, struct tr_context *ctx, struct push_task *task)
+static void task_post(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     static const char *const headers[] = { "Content-Type: application/json", NULL };
     struct buffer body = { 0 };
@@ -361,7 +361,7 @@ static void read_token(struct push *push, struct tr_context *ctx, struct push_ta
         sql_unit_text(unit, did);
         sql_unit_text(unit, device);
     }
-    submit(push, ctx, task, unit, STAGE_TOKEN);
+    task_submit(push, ctx, task, unit, STAGE_TOKEN);
 }
 
 static void token_read(
@@ -377,12 +377,12 @@ static void token_read(
     if (!is_read || task->value.failed != 0)
         task_drop(push, ctx, task);
     else if (is_there)
-        post(push, ctx, task);
+        task_post(push, ctx, task);
     else
         task_end(push, ctx, task);
 }
 
-static void forget(struct push *push, struct tr_context *ctx, struct push_task *task)
+static void task_forget_token(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct span did, device;
     struct sql_unit *unit;
@@ -395,7 +395,7 @@ static void forget(struct push *push, struct tr_context *ctx, struct push_task *
         sql_unit_text(unit, device);
         sql_unit_text(unit, text_of(&task->value));
     }
-    submit(push, ctx, task, unit, STAGE_FORGET);
+    task_submit(push, ctx, task, unit, STAGE_FORGET);
 }
 
 /* Returns true if another try may help: the gateway was overloaded or did not answer. */
@@ -413,14 +413,14 @@ static void want_again(struct push *push, const struct push_task *task, unsigned
         (void)push_queue_want(&push->queue, task->item->key, SPAN(""), tries);
 }
 
-static void posted(
+static void task_posted(
     struct push *push, struct tr_context *ctx, struct push_task *task, const struct tr_event *event)
 {
     const struct http_client_answer *answer = event->value;
     uint32_t status = event->status == 0 && event->size >= sizeof *answer ? answer->status : 0;
 
     if (status == 410) {
-        forget(push, ctx, task);
+        task_forget_token(push, ctx, task);
         return;
     }
     if (status >= 200 && status < 300)
@@ -432,7 +432,7 @@ static void posted(
     task_end(push, ctx, task);
 }
 
-static void forgotten(
+static void task_forgot_token(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
 {
     bool is_stored = sql_unit_status(unit) == 0;
@@ -459,7 +459,7 @@ static struct push_task *free_task(struct push *push)
     return NULL;
 }
 
-static void begin(
+static void task_start(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct push_item *item)
 {
     task->item = item;
@@ -472,13 +472,13 @@ static void begin(
         read_token(push, ctx, task);
 }
 
-static void work(struct push *push, struct tr_context *ctx)
+static void push_work(struct push *push, struct tr_context *ctx)
 {
     struct push_item *item;
     struct push_task *task;
 
     while ((task = free_task(push)) != NULL && (item = push_queue_next(&push->queue)) != NULL)
-        begin(push, ctx, task, item);
+        task_start(push, ctx, task, item);
     if (!push->is_timed && push_queue_due_ns(&push->queue) != 0) {
         uint64_t due_ns = push_queue_due_ns(&push->queue), now_ns = tr_now_ns(ctx);
 
@@ -502,9 +502,9 @@ static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory
     if (item != NULL && item->is_wanted &&
         !span_equal((struct span){ item->value.bytes, item->value.size }, sender))
         sender = SPAN(""); /* two senders: exclude neither, so that each is told of the other */
-    want(push, &key, sender);
+    push_want(push, &key, sender);
     buffer_free(&key);
-    work(push, ctx);
+    push_work(push, ctx);
     return TR_GO;
 }
 
@@ -523,10 +523,10 @@ static void task_goes_on(struct push *push, struct tr_context *ctx, const struct
         token_read(push, ctx, task, sql_take(&push->sql, event));
         break;
     case STAGE_POST:
-        posted(push, ctx, task, event);
+        task_posted(push, ctx, task, event);
         break;
     case STAGE_FORGET:
-        forgotten(push, ctx, task, sql_take(&push->sql, event));
+        task_forgot_token(push, ctx, task, sql_take(&push->sql, event));
         break;
     case STAGE_NONE:
         break;
@@ -543,14 +543,14 @@ static enum tr_next push_event(void *self, struct tr_context *ctx, const struct 
     } else if (event->kind == TR_EVENT_REPLY && event->tag < TASKS_MAX) {
         task_goes_on(push, ctx, event);
     }
-    work(push, ctx);
+    push_work(push, ctx);
     return TR_GO;
 }
 
 static int push_begin(void *self, struct tr_context *ctx)
 {
     struct push *push = self;
-    int rc = push_queue_begin(&push->queue, push->interval_ns, ITEMS_MAX,
+    int rc = push_queue_init(&push->queue, push->interval_ns, ITEMS_MAX,
         (struct base_siphash_key){ tr_random(ctx), tr_random(ctx) });
 
     if (rc < 0)
@@ -560,11 +560,11 @@ static int push_begin(void *self, struct tr_context *ctx)
     return 0;
 }
 
-static void clear(struct push *push)
+static void task_clear(struct push *push)
 {
     for (uint32_t i = 0; i < TASKS_MAX; i++)
         task_free(&push->tasks[i]);
-    push_queue_end(&push->queue);
+    push_queue_fini(&push->queue);
     if (push->sql.sql != NULL)
         sql_client_fini(&push->sql);
 }
@@ -573,7 +573,7 @@ static void push_finish(void *self)
 {
     struct push *push = self;
 
-    clear(push);
+    task_clear(push);
     base_free(push->url);
 }
 
@@ -582,7 +582,7 @@ static int push_reset(void *self, enum tr_why why)
     struct push *push = self;
 
     (void)why;
-    clear(push);
+    task_clear(push);
     *push = (struct push){
         .delivery = push->delivery, .url = push->url, .interval_ns = push->interval_ns
     };

@@ -12,12 +12,12 @@
 
 enum { BUCKETS = 4096 };
 
-static struct push_item **bucket_of(const struct push_queue *queue, struct span key)
+static struct push_item **push_bucket(const struct push_queue *queue, struct span key)
 {
     return &queue->buckets[base_siphash(queue->secret, key.at, key.size) % BUCKETS];
 }
 
-static void append(struct push_list *list, struct push_item *item)
+static void list_append(struct push_list *list, struct push_item *item)
 {
     item->next = NULL;
     if (list->first == NULL)
@@ -42,9 +42,9 @@ static void item_free(struct push_item *item)
     base_free(item);
 }
 
-static void forget(struct push_queue *queue, struct push_item *item)
+static void item_remove(struct push_queue *queue, struct push_item *item)
 {
-    struct push_item **link = bucket_of(queue, item->key);
+    struct push_item **link = push_bucket(queue, item->key);
 
     while (*link != item)
         link = &(*link)->next_same;
@@ -53,7 +53,7 @@ static void forget(struct push_queue *queue, struct push_item *item)
     item_free(item);
 }
 
-int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
+int push_queue_init(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
     struct base_siphash_key secret)
 {
     *queue =
@@ -62,7 +62,7 @@ int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t co
     return queue->buckets == NULL ? TR_ENOMEM : 0;
 }
 
-void push_queue_end(struct push_queue *queue)
+void push_queue_fini(struct push_queue *queue)
 {
     for (uint32_t i = 0; i < BUCKETS && queue->buckets != NULL; i++)
         for (struct push_item *item = queue->buckets[i], *next; item != NULL; item = next) {
@@ -73,9 +73,9 @@ void push_queue_end(struct push_queue *queue)
     *queue = (struct push_queue){ 0 };
 }
 
-static struct push_item *find(const struct push_queue *queue, struct span key)
+static struct push_item *item_find(const struct push_queue *queue, struct span key)
 {
-    struct push_item *item = *bucket_of(queue, key);
+    struct push_item *item = *push_bucket(queue, key);
 
     while (item != NULL && !span_equal(item->key, key))
         item = item->next_same;
@@ -84,13 +84,13 @@ static struct push_item *find(const struct push_queue *queue, struct span key)
 
 const struct push_item *push_queue_find(const struct push_queue *queue, struct span key)
 {
-    return find(queue, key);
+    return item_find(queue, key);
 }
 
 static struct push_item *item_new(struct push_queue *queue, struct span key)
 {
     struct push_item *item = base_calloc(sizeof *item + key.size);
-    struct push_item **bucket = bucket_of(queue, key);
+    struct push_item **bucket = push_bucket(queue, key);
 
     if (item == NULL)
         return NULL;
@@ -99,13 +99,13 @@ static struct push_item *item_new(struct push_queue *queue, struct span key)
     item->next_same = *bucket;
     *bucket = item;
     queue->count++;
-    append(&queue->ready, item);
+    list_append(&queue->ready, item);
     return item;
 }
 
 int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries)
 {
-    struct push_item *item = find(queue, key);
+    struct push_item *item = item_find(queue, key);
 
     if (item == NULL && queue->count >= queue->count_max)
         return TR_EFULL;
@@ -132,7 +132,7 @@ struct push_item *push_queue_next(struct push_queue *queue)
 void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t now_ns)
 {
     item->due_ns = now_ns + queue->interval_ns;
-    append(&queue->resting, item);
+    list_append(&queue->resting, item);
 }
 
 void push_queue_wake(struct push_queue *queue, uint64_t now_ns)
@@ -141,9 +141,9 @@ void push_queue_wake(struct push_queue *queue, uint64_t now_ns)
         struct push_item *item = take_first(&queue->resting);
 
         if (item->is_wanted)
-            append(&queue->ready, item);
+            list_append(&queue->ready, item);
         else
-            forget(queue, item);
+            item_remove(queue, item);
     }
 }
 

@@ -33,9 +33,9 @@ struct push_queue {
     struct push_list ready, resting;
 };
 
-int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
+int push_queue_init(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
     struct base_siphash_key secret);
-void push_queue_end(struct push_queue *queue);
+void push_queue_fini(struct push_queue *queue);
 
 /* Finds an item. NULL: it is not wanted, not running and not resting. */
 const struct push_item *push_queue_find(const struct push_queue *queue, struct span key);

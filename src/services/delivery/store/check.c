@@ -48,7 +48,8 @@ static const struct {
     { "receipts", NULL, { NULL, NULL, NULL } },
 };
 
-static void tell(struct check_walk *walk, const char *check, struct span convo, const char *text)
+static void check_report(
+    struct check_walk *walk, const char *check, struct span convo, const char *text)
 {
     walk->violations++;
     if (walk->on_violation != NULL)
@@ -64,7 +65,7 @@ static void take_rows(struct check_walk *walk, const struct sql_unit *unit)
         (void)snprintf(text, sizeof text, "%s%lld%s%lld%s", texts[0],
             (long long)sql_row_int(unit, 0, i, 1), texts[1], (long long)sql_row_int(unit, 0, i, 2),
             texts[2]);
-        tell(walk, checks[walk->check].name, sql_row_bytes(unit, 0, i, 0), text);
+        check_report(walk, checks[walk->check].name, sql_row_bytes(unit, 0, i, 0), text);
     }
     walk->check++;
 }
@@ -79,7 +80,7 @@ SQL_STATEMENT(list_rows,
     " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");
 enum { HEAD_CHAIN, HEAD_KEPT_CHAIN, HEAD_SEQ, HEAD_KEPT_FROM };
 
-static bool is_same(struct span stored, const unsigned char chain[32])
+static bool is_same_span(struct span stored, const unsigned char chain[32])
 {
     return stored.size == 32 && memcmp(stored.at, chain, 32) == 0;
 }
@@ -98,7 +99,7 @@ static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned ch
 }
 
 /* Returns the first row whose receipt does not follow from the one before; 0: all do. */
-static uint64_t follow(struct check_walk *walk, const struct sql_unit *unit)
+static uint64_t check_receipts(struct check_walk *walk, const struct sql_unit *unit)
 {
     for (uint32_t i = 0; i < sql_unit_rows(unit, 1); i++) {
         struct span hash = sql_row_bytes(unit, 1, i, 2);
@@ -109,7 +110,7 @@ static uint64_t follow(struct check_walk *walk, const struct sql_unit *unit)
         receipt_extend(walk->chain, &(struct receipt_row){ .seq = (uint64_t)walk->seq,
                                         .base_epoch = (uint64_t)sql_row_int(unit, 1, i, 1),
                                         .sha256 = hash.at });
-        if (!is_same(sql_row_bytes(unit, 1, i, 3), walk->chain))
+        if (!is_same_span(sql_row_bytes(unit, 1, i, 3), walk->chain))
             return (uint64_t)walk->seq;
     }
     return 0;
@@ -142,13 +143,14 @@ static void take_log(struct check_walk *walk, const struct sql_unit *unit)
         copy_chain(unit, HEAD_CHAIN, walk->head);
         copy_chain(unit, HEAD_KEPT_CHAIN, walk->chain);
     }
-    wrong = follow(walk, unit);
+    wrong = check_receipts(walk, unit);
     if (wrong != 0) {
         (void)snprintf(text, sizeof text, "the receipt of seq %llu does not follow from its row",
             (unsigned long long)wrong);
-        tell(walk, "receipts", convo_of(walk), text);
+        check_report(walk, "receipts", convo_of(walk), text);
     } else if (is_last && memcmp(walk->head, walk->chain, 32) != 0) {
-        tell(walk, "receipts", convo_of(walk), "its newest receipt is not the one of its log");
+        check_report(
+            walk, "receipts", convo_of(walk), "its newest receipt is not the one of its log");
     }
     if (is_last || wrong != 0)
         next_convo(walk);

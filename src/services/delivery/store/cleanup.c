@@ -84,7 +84,7 @@ struct cleanup {
     uint32_t waiter_count;
 };
 
-static void answer(struct cleanup *cleanup, int status)
+static void cleanup_answer(struct cleanup *cleanup, int status)
 {
     for (uint32_t i = 0; i < cleanup->waiter_count; i++)
         tr_reply_send(&cleanup->waiters[i], status, &cleanup->done, sizeof cleanup->done);
@@ -95,7 +95,7 @@ static void answer(struct cleanup *cleanup, int status)
 
 /* A pass is a read that finds Welcomes without recipients, and a write that deletes them and
  * everything else. */
-static void run(struct cleanup *cleanup, struct tr_context *ctx)
+static void cleanup_pass(struct cleanup *cleanup, struct tr_context *ctx)
 {
     struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
@@ -109,11 +109,12 @@ static void run(struct cleanup *cleanup, struct tr_context *ctx)
     }
     if (rc < 0) {
         sql_unit_destroy(unit);
-        answer(cleanup, rc); /* the next round tries again */
+        cleanup_answer(cleanup, rc); /* the next round tries again */
     }
 }
 
-static void looked(struct cleanup *cleanup, struct tr_context *ctx, const struct sql_unit *found)
+static void cleanup_found(
+    struct cleanup *cleanup, struct tr_context *ctx, const struct sql_unit *found)
 {
     int64_t now_s = delivery_now_ms(cleanup->delivery) / 1000;
     struct sql_unit *unit = sql_unit_create(0);
@@ -137,7 +138,7 @@ static void looked(struct cleanup *cleanup, struct tr_context *ctx, const struct
         rc = sql_write(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        answer(cleanup, rc);
+        cleanup_answer(cleanup, rc);
     }
 }
 
@@ -168,13 +169,13 @@ static void came_back(
 
     if (status != 0) {
         LOG(LOG_WARN, "delivery", "tidying up failed", LOG_TEXT("why", sql_error_text(status)));
-        answer(cleanup, status);
+        cleanup_answer(cleanup, status);
     } else if (tag == TAG_LOOK) {
-        looked(cleanup, ctx, unit);
+        cleanup_found(cleanup, ctx, unit);
     } else if (add_up(cleanup, unit)) {
-        run(cleanup, ctx);
+        cleanup_pass(cleanup, ctx);
     } else {
-        answer(cleanup, 0);
+        cleanup_answer(cleanup, 0);
     }
 }
 
@@ -197,7 +198,7 @@ static enum tr_next cleanup_handle(void *self, struct tr_context *ctx, void *mes
     }
     cleanup->waiters[cleanup->waiter_count++] = tr_reply_take(ctx);
     if (!cleanup->is_running)
-        run(cleanup, ctx);
+        cleanup_pass(cleanup, ctx);
     return TR_GO;
 }
 
@@ -207,7 +208,7 @@ static enum tr_next cleanup_event(void *self, struct tr_context *ctx, const stru
     struct sql_unit *unit;
 
     if (event->kind == TR_EVENT_TIMER && !cleanup->is_running)
-        run(cleanup, ctx);
+        cleanup_pass(cleanup, ctx);
     if (event->kind != TR_EVENT_REPLY)
         return TR_GO;
     unit = sql_take(&cleanup->sql, event);

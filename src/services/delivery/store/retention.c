@@ -99,7 +99,7 @@ static void note_trim(struct retention *retention, bool is_back)
     atomic_store_explicit(retention->trims, trims + (is_back ? 1 : 0), memory_order_seq_cst);
 }
 
-static void submit(
+static void retention_submit(
     struct retention *retention, struct tr_context *ctx, struct sql_unit *unit, uint32_t tag)
 {
     const struct sql_submit_options options = { .tag = tag };
@@ -130,7 +130,7 @@ static void read_page(struct retention *retention, struct tr_context *ctx)
         sql_unit_int(unit, until_ms(retention));
         sql_unit_int(unit, PAGE);
     }
-    submit(retention, ctx, unit, TAG_READ);
+    retention_submit(retention, ctx, unit, TAG_READ);
 }
 
 static void begin_round(struct retention *retention, struct tr_context *ctx, int64_t kept_s)
@@ -144,7 +144,7 @@ static void begin_round(struct retention *retention, struct tr_context *ctx, int
     read_page(retention, ctx);
 }
 
-static int64_t least(int64_t a, const struct sql_unit *unit, uint32_t row, uint32_t column)
+static int64_t least_seq(int64_t a, const struct sql_unit *unit, uint32_t row, uint32_t column)
 {
     int64_t b = sql_row_int(unit, 0, row, column);
 
@@ -161,7 +161,7 @@ static void add_trim(
     int64_t kept_from = sql_row_int(page, 0, row, 2), floor = sql_row_int(page, 0, row, 1) + 1;
 
     for (uint32_t column = 3; column <= 6; column++)
-        floor = least(floor, page, row, column);
+        floor = least_seq(floor, page, row, column);
     if (floor > kept_from + ROWS_MAX) {
         floor = kept_from + ROWS_MAX;
         retention->has_more = true;
@@ -175,7 +175,7 @@ static void add_trim(
     }
 }
 
-static void tidy(struct retention *retention, struct tr_context *ctx)
+static void retention_tidy(struct retention *retention, struct tr_context *ctx)
 {
     static const struct sql_statement *const statements[] = { &trim_confirms, &trim_reports,
         &trim_quarantines };
@@ -186,7 +186,7 @@ static void tidy(struct retention *retention, struct tr_context *ctx)
         sql_unit_int(unit, i == 2 ? now_ms(retention) : until_ms(retention));
         sql_unit_int(unit, ROWS_MAX);
     }
-    submit(retention, ctx, unit, TAG_TIDY);
+    retention_submit(retention, ctx, unit, TAG_TIDY);
 }
 
 static void page_read(
@@ -196,7 +196,7 @@ static void page_read(
     struct sql_unit *trim;
 
     if (count == 0) {
-        tidy(retention, ctx);
+        retention_tidy(retention, ctx);
         return;
     }
     buffer_clear(&retention->cursor);
@@ -212,7 +212,7 @@ static void page_read(
         read_page(retention, ctx);
         return;
     }
-    submit(retention, ctx, trim, TAG_TRIM);
+    retention_submit(retention, ctx, trim, TAG_TRIM);
 }
 
 static void page_trimmed(
@@ -238,8 +238,8 @@ static bool is_full(const struct sql_unit *unit)
     return false;
 }
 
-static void back(struct retention *retention, struct tr_context *ctx, const struct tr_event *event,
-    const struct sql_unit *unit)
+static void retention_back(struct retention *retention, struct tr_context *ctx,
+    const struct tr_event *event, const struct sql_unit *unit)
 {
     int status = sql_unit_status(unit);
 
@@ -252,7 +252,7 @@ static void back(struct retention *retention, struct tr_context *ctx, const stru
     } else if (event->tag == TAG_TRIM) {
         page_trimmed(retention, ctx, unit);
     } else if (is_full(unit)) {
-        tidy(retention, ctx);
+        retention_tidy(retention, ctx);
     } else if (retention->has_more) {
         retention->has_more = false;
         buffer_clear(&retention->cursor);
@@ -304,7 +304,7 @@ static enum tr_next retention_event(
         return TR_GO;
     unit = sql_take(&retention->sql, event);
     if (unit != NULL)
-        back(retention, ctx, event, unit);
+        retention_back(retention, ctx, event, unit);
     sql_unit_destroy(unit);
     return TR_GO;
 }

@@ -134,7 +134,7 @@ TEST(envelope, of_another_size_is_refused)
     cast_begin(&cast);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         send_it(&cast, &(struct envelope){ .total = sizes[i], .length = REAL_LENGTH }, 400,
-            "\"error\":\"InvalidMessage\",\"message\":\"a padded message is 512");
+            "\"error\":\"InvalidMessage\",\"message\":\"A padded message must have 512");
     send_it(&cast, &(struct envelope){ .total = 512, .length = REAL_LENGTH, .padded = 1024 }, 400,
         "InvalidRequest");
     CHECK_EQ_INT(stored_messages(&cast), 0);
@@ -152,7 +152,7 @@ TEST(envelope, whose_padding_is_not_zeros_is_refused)
     first = 512 - 4 - message.size; /* right behind the message */
     buffer_free(&message);
 #define DIRTY(at) &(struct envelope){ .total = 512, .length = REAL_LENGTH, .dirty = (at) }
-    send_it(&cast, DIRTY(1), 400, "\"message\":\"the padding is not all zeros\"");
+    send_it(&cast, DIRTY(1), 400, "\"message\":\"The padding is not all zeros.\"");
     send_it(&cast, DIRTY(first / 2), 400, "InvalidMessage");
     send_it(&cast, DIRTY(first), 400, "InvalidMessage");
     CHECK_EQ_INT(stored_messages(&cast), 0);
@@ -175,10 +175,11 @@ TEST(envelope, whose_length_is_not_the_messages_is_refused)
     send_it(&cast, LENGTH(size - 1), 400, "InvalidMessage");
     send_it(&cast, LENGTH(size + 1), 400, "InvalidMessage");
     send_it(&cast, LENGTH(508), 400, "InvalidMessage");
-    send_it(&cast, LENGTH(509), 400, "this is neither an MLS message nor a padded one");
-    send_it(&cast, LENGTH(512), 400, "this is neither");
-    send_it(&cast, LENGTH(0x7fffffff), 400, "this is neither");
-    send_it(&cast, LENGTH(0xffffffff), 400, "this is neither");
+    send_it(&cast, LENGTH(509), 400,
+        "The ciphertext must be an MLS message (RFC 9420), or one padded to a bucket.");
+    send_it(&cast, LENGTH(512), 400, "must be an MLS message");
+    send_it(&cast, LENGTH(0x7fffffff), 400, "must be an MLS message");
+    send_it(&cast, LENGTH(0xffffffff), 400, "must be an MLS message");
     CHECK_EQ_INT(stored_messages(&cast), 0);
     cast_end(&cast);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/api/bundle.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
@@ -46,10 +48,10 @@ static const char *add_part(
     else if (is_framed)
         place = message->content == MLS_COMMIT ? &commit->content.bytes : &commit->app_bytes;
     else
-        return "it may hold a commit, its proposals, at most 16 Welcomes, a GroupInfo and a "
-               "message";
+        return "A bundle may hold a commit, its proposals, at most 16 Welcomes, a GroupInfo and a "
+               "message.";
     if (place != NULL && place->size > 0)
-        return "it may hold one commit, one GroupInfo and one message";
+        return "A bundle may hold one commit, one GroupInfo and one message.";
     if (place != NULL)
         *place = bytes;
     return NULL;
@@ -67,8 +69,9 @@ void bundle_read_mls(struct api_body *body)
         if (why == NULL)
             why = add_part(body, &message, bytes);
     }
-    if (why != NULL)
-        json_expect_fail(&body->expect, NULL, "is not a valid bundle: %s", why);
+    if (why != NULL) /* a sentence; json_expect_fail adds the full stop */
+        json_expect_fail(
+            &body->expect, NULL, "is not a valid bundle: %.*s", (int)strlen(why) - 1, why);
     if (body->act->content->bytes.size > COMMIT_SIZE_MAX ||
         body->act->info->bytes.size > GROUP_INFO_SIZE_MAX)
         json_expect_fail(&body->expect, NULL, "has a part that is too large");

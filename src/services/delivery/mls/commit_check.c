@@ -107,11 +107,11 @@ static const char *check_message(
     if (suite == NULL || (message->sender == MLS_MEMBER && info->ratchet_tree.at == NULL))
         return NULL;
     if (!find_signer(message, info, &key))
-        return is_commit ? "the sender of the commit is not in the group"
-                         : "the sender of the proposal is not in the group";
+        return is_commit ? "The sender of the commit is not in the group."
+                         : "The sender of the proposal is not in the group.";
     if (!mls_message_verify(suite, message, key, info->context.bytes))
-        return is_commit ? "the signature of the commit is wrong"
-                         : "the signature of the proposal is wrong";
+        return is_commit ? "The signature of the commit is wrong."
+                         : "The signature of the proposal is wrong.";
     *ret_is_verified = true;
     return NULL;
 }
@@ -244,7 +244,7 @@ static const char *check_context(const struct act *act, const struct mls_group_i
         return NULL;
     if (info->context.epoch != content->mls.epoch + 1 ||
         !span_equal(info->context.group_id, content->mls.group_id))
-        return "the group info is not of the epoch this commit leads to";
+        return "The group info is not of the epoch this commit leads to.";
     return NULL;
 }
 
@@ -259,7 +259,7 @@ static const char *read_roster(struct commit_check *check, const struct mls_grou
     if (rc < 0)
         act->decoded.failed = rc;
     if (rc == 0 && act->info->roster == NULL && check->mode == DELIVERY_ASSISTED)
-        return "the tree has a leaf whose credential is no DID";
+        return "The tree has a leaf whose credential is not a DID.";
     return NULL;
 }
 
@@ -284,11 +284,11 @@ static const char *check_group_info(struct commit_check *check)
         return NULL;
     if (check->mode == DELIVERY_ASSISTED && info.ratchet_tree.at == NULL) {
         check->label = "GroupInfoRequired";
-        return "in assisted mode a group info has the ratchet tree with it";
+        return "The group info has no ratchet tree; assisted mode requires it.";
     }
     if (act->content != NULL && act->content->mls.wire == MLS_PUBLIC &&
         !span_equal(info.confirmation_tag, act->content->mls.confirmation_tag))
-        return "the group info has another confirmation tag than the commit";
+        return "The group info has another confirmation tag than the commit.";
     why = mls_group_info_check(&info, &is_checked);
     return why != NULL ? why : read_roster(check, &info);
 }

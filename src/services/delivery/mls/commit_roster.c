@@ -212,22 +212,23 @@ const char *commit_roster_check(
 
         if ((member == NULL || !member->will_be_in) && !is_left_over(roster, leaf, member) &&
             !is_added(act, leaf->did))
-            return "the group has somebody in it who is no member and whom you do not add";
+            return "The new tree has an account that is no member and that the request does not "
+                   "add.";
     }
     /* Accounts named at the creation may join later. */
     for (uint32_t i = 0; !act_has(act, ACT_CREATES) && i < add_count; i++)
         if (!has_leaf(roster, act->members->adds[i].did))
-            return "you name somebody to be added who is not in the group after it";
+            return "The request adds an account that is not in the new tree.";
     for (uint32_t i = 0; i < remove_count; i++)
         /* A commit cannot remove its own committer: another member's commit has to. */
         if (!span_equal(act->members->removes[i], act->claims->issuer) &&
             has_leaf(roster, act->members->removes[i]))
-            return "you name somebody to be removed who is still in the group after it";
+            return "The request removes an account that is still in the new tree.";
     for (uint32_t i = 0; i < roster->gone_count; i++) {
         const struct member *member = roster_find(members, roster->gone[i]);
 
         if (member != NULL && member->will_be_in && !is_removed(act, roster->gone[i]))
-            return "the commit removes somebody whom you do not name";
+            return "The commit removes an account that the request does not name in removes.";
     }
     return NULL;
 }

@@ -221,13 +221,13 @@ static bool are_listed(struct span extensions, const struct mls_leaf *leaf)
 static const char *check_lifetime(const struct mls_leaf *leaf, const struct mls_lifetime_rule *rule)
 {
     if (leaf->not_after_s <= leaf->not_before_s)
-        return "the key package ends before it begins";
+        return "The lifetime of the key package ends before it begins.";
     if (leaf->not_after_s - leaf->not_before_s > rule->span_s_max)
-        return "the key package is valid for longer than this server allows";
+        return "The key package is valid for longer than this server allows.";
     if (leaf->not_before_s > rule->now_s + rule->skew_s)
-        return "the key package is not valid yet";
+        return "The key package is not valid yet.";
     if (leaf->not_after_s <= rule->now_s)
-        return "the key package has expired";
+        return "The key package has expired.";
     return NULL;
 }
 
@@ -239,25 +239,25 @@ const char *mls_key_package_check(
     const char *why;
 
     if (suite == NULL)
-        return "the cipher suite is not one this server knows";
+        return "The cipher suite is unknown to this server.";
     if (package->init_key.size != suite->kem_key_size ||
         leaf->encryption_key.size != suite->kem_key_size ||
         leaf->signature_key.size != suite->signature_key_size)
-        return "a key has the wrong size for the cipher suite";
+        return "A key has the wrong size for the cipher suite.";
     if (span_equal(package->init_key, leaf->encryption_key))
-        return "the init key and the encryption key are the same";
+        return "The init key and the encryption key are the same.";
     if (!list_has(leaf->capabilities[4], leaf->credential))
-        return "the capabilities do not list the credential's type";
+        return "The capabilities do not list the credential's type.";
     if (!are_listed(leaf->extensions, leaf) || !are_listed(package->extensions, leaf))
-        return "an extension is used that the capabilities do not list";
+        return "An extension is used that the capabilities do not list.";
     why = check_lifetime(leaf, rule);
     if (why != NULL)
         return why;
     if (!mls_leaf_verify(suite, leaf, (struct span){ "", 0 }, 0))
-        return "the signature of the leaf node is wrong";
+        return "The signature of the leaf node is wrong.";
     if (!mls_verify(
             suite, leaf->signature_key, "KeyPackageTBS", package->to_sign, package->signature))
-        return "the signature of the key package is wrong";
+        return "The signature of the key package is wrong.";
     return NULL;
 }
 
@@ -272,16 +272,16 @@ const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is
 
     *ret_is_checked = false;
     if (suite == NULL)
-        return "the cipher suite is not one this server knows";
+        return "The cipher suite is unknown to this server.";
     if (info->ratchet_tree.at == NULL)
         return NULL;
     why = mls_tree_check(info->ratchet_tree, &leaf_count);
     if (why != NULL)
         return why;
     if (!mls_tree_find(info->ratchet_tree, info->signer, &signer))
-        return "the signer of the group info is not in its tree";
+        return "The signer of the group info is not in its tree.";
     if (!mls_verify(suite, signer.signature_key, "GroupInfoTBS", info->to_sign, info->signature))
-        return "the signature of the group info is wrong";
+        return "The signature of the group info is wrong.";
     *ret_is_checked = true;
     return NULL;
 }

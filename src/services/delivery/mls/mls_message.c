@@ -25,7 +25,7 @@ static struct span read_extensions(struct mls_reader *reader)
 
     while (mls_extension_next(&inner, &type, &data)) {
         if (type < 64 && (seen >> type & 1) != 0)
-            mls_fault(&inner, "an extension is there twice");
+            mls_fault(&inner, "An extension occurs twice.");
         if (type < 64)
             seen |= UINT64_C(1) << type;
     }
@@ -59,7 +59,7 @@ static void read_credential(struct mls_reader *reader, struct mls_leaf *leaf)
         if (chain.fault != NULL)
             mls_fault(reader, chain.fault);
     } else {
-        mls_fault(reader, "the credential is neither basic nor X.509");
+        mls_fault(reader, "The credential is neither basic nor X.509.");
     }
 }
 
@@ -74,7 +74,7 @@ static void read_leaf(struct mls_reader *reader, struct mls_leaf *leaf)
     for (int i = 0; i < 5; i++) {
         leaf->capabilities[i] = mls_vector(reader);
         if (leaf->capabilities[i].size % 2 != 0)
-            mls_fault(reader, "a list of capabilities has half an entry");
+            mls_fault(reader, "A list of capabilities has half an entry.");
     }
     leaf->source = (enum mls_source)mls_number(reader, 1);
     switch (leaf->source) {
@@ -88,7 +88,7 @@ static void read_leaf(struct mls_reader *reader, struct mls_leaf *leaf)
         mls_vector(reader); /* parent hash */
         break;
     default:
-        mls_fault(reader, "a leaf node's source is not key_package, update or commit");
+        mls_fault(reader, "A leaf node's source is not key_package, update or commit.");
     }
     leaf->extensions = read_extensions(reader);
     leaf->bytes = mls_since(reader, from);
@@ -116,12 +116,12 @@ static void read_key_package(struct mls_reader *reader, struct mls_key_package *
 
     memset(package, 0, sizeof *package);
     if (mls_number(reader, 2) != 1)
-        mls_fault(reader, "the key package is not of MLS version 1");
+        mls_fault(reader, "The key package is not of MLS version 1.");
     package->suite = (uint16_t)mls_number(reader, 2);
     package->init_key = mls_vector(reader);
     read_leaf(reader, &package->leaf);
     if (reader->fault == NULL && package->leaf.source != MLS_FROM_KEY_PACKAGE)
-        mls_fault(reader, "the leaf of a key package has another source");
+        mls_fault(reader, "The leaf of a key package has another source.");
     package->extensions = read_extensions(reader);
     package->to_sign = mls_since(reader, from);
     package->signature = mls_vector(reader);
@@ -146,11 +146,11 @@ static void read_psk(struct mls_reader *reader)
         uint64_t usage = mls_number(reader, 1);
 
         if (usage < 1 || usage > 3)
-            mls_fault(reader, "a resumption key has an unknown use");
+            mls_fault(reader, "A resumption key has an unknown use.");
         mls_vector(reader);
         mls_number(reader, 8);
     } else {
-        mls_fault(reader, "a pre-shared key is neither external nor resumption");
+        mls_fault(reader, "A pre-shared key is neither external nor resumption.");
     }
     mls_vector(reader); /* nonce */
 }
@@ -186,7 +186,7 @@ static void read_proposal(struct mls_reader *reader, struct mls_proposal *propos
     case MLS_SELF_REMOVE:
         break;
     default:
-        mls_fault(reader, "a proposal is of a type this server does not know");
+        mls_fault(reader, "A proposal is of a type this server does not know.");
     }
 }
 
@@ -204,7 +204,7 @@ bool mls_proposal_next(struct mls_reader *reader, struct mls_proposal *ret_propo
         ret_proposal->is_reference = true;
         ret_proposal->reference = mls_vector(reader);
     } else {
-        mls_fault(reader, "an entry of a commit is neither a proposal nor a reference");
+        mls_fault(reader, "An entry of a commit is neither a proposal nor a reference.");
     }
     return reader->fault == NULL;
 }
@@ -250,7 +250,7 @@ static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
         mls_fault(reader, list.fault);
     has_path = mls_number(reader, 1);
     if (has_path > 1)
-        mls_fault(reader, "an optional field is neither absent nor present");
+        mls_fault(reader, "An optional field is neither absent nor present.");
     commit->has_path = has_path == 1;
     if (commit->has_path)
         read_path(reader, commit);
@@ -262,7 +262,7 @@ static void read_sender(struct mls_reader *reader, struct mls_message *message)
 {
     message->sender = (enum mls_sender)mls_number(reader, 1);
     if (message->sender < MLS_MEMBER || message->sender > MLS_NEW_COMMIT)
-        mls_fault(reader, "the sender is of an unknown kind");
+        mls_fault(reader, "The sender is of an unknown kind.");
     if (message->sender == MLS_MEMBER || message->sender == MLS_EXTERNAL)
         message->sender_index = (uint32_t)mls_number(reader, 4);
 }
@@ -287,7 +287,7 @@ static void read_public(struct mls_reader *reader, struct mls_message *message)
         mls_vector(reader);
         break;
     default:
-        mls_fault(reader, "the content is of an unknown type");
+        mls_fault(reader, "The content is of an unknown type.");
     }
     message->framed = mls_since(reader, from);
     message->signature = mls_vector(reader);
@@ -303,7 +303,7 @@ static void read_private(struct mls_reader *reader, struct mls_message *message)
     message->epoch = mls_number(reader, 8);
     message->content = (enum mls_content)mls_number(reader, 1);
     if (message->content < MLS_APPLICATION || message->content > MLS_COMMIT)
-        mls_fault(reader, "the content is of an unknown type");
+        mls_fault(reader, "The content is of an unknown type.");
     message->authenticated_data = mls_vector(reader);
     mls_vector(reader); /* encrypted sender data */
     mls_vector(reader); /* ciphertext */
@@ -339,7 +339,7 @@ static void read_group_context(struct mls_reader *reader, struct mls_group_conte
     const unsigned char *from = reader->at;
 
     if (mls_number(reader, 2) != 1)
-        mls_fault(reader, "the group is not of MLS version 1");
+        mls_fault(reader, "The group is not of MLS version 1.");
     context->suite = (uint16_t)mls_number(reader, 2);
     context->group_id = mls_vector(reader);
     context->epoch = mls_number(reader, 8);
@@ -384,7 +384,7 @@ static void read_body(struct mls_reader *reader, struct mls_message *message)
         read_key_package(reader, &message->key_package);
         break;
     default:
-        mls_fault(reader, "the wire format is none of the five of RFC 9420");
+        mls_fault(reader, "The wire format is none of the five of RFC 9420.");
     }
 }
 
@@ -405,7 +405,7 @@ const char *mls_message_next(
 
     memset(ret_message, 0, sizeof *ret_message);
     if (mls_number(reader, 2) != 1)
-        mls_fault(reader, "this is no message of MLS version 1");
+        mls_fault(reader, "The bytes are not a message of MLS version 1.");
     ret_message->wire = (enum mls_wire)mls_number(reader, 2);
     if (reader->fault == NULL)
         read_body(reader, ret_message);
@@ -462,13 +462,13 @@ const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_in
 static const char *check_external_commit(const struct mls_commit *commit)
 {
     if (commit->counts[MLS_EXTERNAL_INIT] != 1)
-        return "an external commit needs one external_init";
+        return "An external commit must have exactly one external_init.";
     if (commit->counts[MLS_REMOVE] > 1)
-        return "an external commit removes one leaf at most";
+        return "An external commit must remove at most one leaf.";
     if (commit->counts[MLS_ADD] + commit->counts[MLS_UPDATE] + commit->counts[MLS_REINIT] +
             commit->counts[MLS_CONTEXT_EXTENSIONS] >
         0)
-        return "an external commit may only hold external_init, remove and psk";
+        return "An external commit may only hold external_init, remove and psk.";
     return NULL;
 }
 
@@ -482,17 +482,17 @@ static const char *check_commit(const struct mls_message *message)
     struct mls_proposal proposal;
 
     if (needs_path && !commit->has_path)
-        return "this commit needs a path and has none";
+        return "The commit must have a path.";
     if (commit->has_path && commit->path_leaf.source != MLS_FROM_COMMIT)
-        return "the leaf of a path does not say that it is from a commit";
+        return "The leaf of a path does not say that it is from a commit.";
     if (message->sender == MLS_NEW_COMMIT)
         return check_external_commit(commit);
     if (commit->counts[MLS_EXTERNAL_INIT] > 0)
-        return "a member's commit holds external_init";
+        return "A member's commit must not hold external_init.";
     while (mls_proposal_next(&list, &proposal))
         if (!proposal.is_reference && proposal.type == MLS_REMOVE &&
             proposal.removed == message->sender_index)
-            return "a commit may not remove its own sender";
+            return "A commit may not remove its own sender.";
     return NULL;
 }
 
@@ -501,10 +501,10 @@ static const char *check_proposal(const struct mls_message *message)
     uint16_t type = message->proposal.type;
 
     if (message->sender == MLS_NEW_PROPOSAL && type != MLS_ADD)
-        return "a new member may only propose to be added";
+        return "A new member may only propose to be added.";
     if (message->sender == MLS_EXTERNAL && type != MLS_ADD && type != MLS_REMOVE &&
         type != MLS_PSK && type != MLS_REINIT && type != MLS_CONTEXT_EXTENSIONS)
-        return "an external sender may not propose this";
+        return "An external sender may not propose this.";
     return NULL;
 }
 
@@ -513,12 +513,12 @@ const char *mls_message_check(const struct mls_message *message)
     if (message->wire != MLS_PUBLIC)
         return NULL;
     if (message->content == MLS_APPLICATION)
-        return "application data is never sent as a public message";
+        return "Application data is never sent as a public message.";
     if (message->sender == MLS_NEW_COMMIT && message->content != MLS_COMMIT)
-        return "a new member's commit is no commit";
+        return "A new member's commit must be a commit.";
     if ((message->sender == MLS_NEW_PROPOSAL || message->sender == MLS_EXTERNAL) &&
         message->content != MLS_PROPOSAL)
-        return "this sender may only propose";
+        return "This sender may only propose.";
     return message->content == MLS_COMMIT ? check_commit(message) : check_proposal(message);
 }
 
@@ -542,13 +542,13 @@ const char *mls_envelope_open(struct span bytes, struct span *ret_message)
     }
     size = mls_number(&reader, 4);
     if (reader.fault != NULL || size > mls_left(&reader))
-        return "this is neither an MLS message nor a padded one";
+        return "The ciphertext must be an MLS message (RFC 9420), or one padded to a bucket.";
     if (!mls_is_bucket(bytes.size))
-        return "a padded message is 512, 1024, 2048, 4096 bytes or a multiple of 8192";
+        return "A padded message must have 512, 1024, 2048, 4096 bytes or a multiple of 8192.";
     *ret_message = mls_take(&reader, (size_t)size);
     for (; reader.at < reader.end; reader.at++)
         if (*reader.at != 0)
-            return "the padding is not all zeros";
+            return "The padding is not all zeros.";
     return mls_message_read(*ret_message, &message);
 }
 
@@ -596,7 +596,7 @@ static void read_parent(struct mls_reader *reader)
     mls_vector(reader); /* encryption key */
     mls_vector(reader); /* parent hash */
     if (mls_vector(reader).size % 4 != 0)
-        mls_fault(reader, "the list of unmerged leaves has half an entry");
+        mls_fault(reader, "The list of unmerged leaves has half an entry.");
 }
 
 /* Reads one node. Sets *ret_is_blank; a leaf goes to *leaf. */
@@ -608,12 +608,12 @@ static void read_node(struct mls_tree *tree, struct mls_leaf *leaf, bool *ret_is
 
     *ret_is_blank = present == 0;
     if (present > 1)
-        mls_fault(reader, "an optional field is neither absent nor present");
+        mls_fault(reader, "An optional field is neither absent nor present.");
     if (present != 1)
         return;
     type = mls_number(reader, 1);
     if (type != (tree->node % 2 == 0 ? 1u : 2u))
-        mls_fault(reader, "a leaf and a parent of the tree have changed places");
+        mls_fault(reader, "A leaf and a parent of the tree have changed places.");
     else if (type == 1)
         read_leaf(reader, leaf);
     else
@@ -662,5 +662,5 @@ const char *mls_tree_check(struct span ratchet_tree, uint32_t *ret_leaf_count)
     }
     if (tree.reader.fault != NULL)
         return tree.reader.fault;
-    return is_blank ? "the tree ends with a blank node" : NULL;
+    return is_blank ? "The tree ends with a blank node." : NULL;
 }

@@ -8,7 +8,7 @@ struct span mls_take(struct mls_reader *reader, size_t size)
     struct span span = { (const char *)reader->at, size };
 
     if (size > mls_left(reader)) {
-        mls_fault(reader, "the message ends too early");
+        mls_fault(reader, "The message ends too early.");
         return (struct span){ (const char *)reader->at, 0 };
     }
     reader->at += size;
@@ -34,14 +34,14 @@ uint64_t mls_length(struct mls_reader *reader)
     if (reader->fault != NULL)
         return 0;
     if (prefix == 3) {
-        mls_fault(reader, "a length begins with the reserved bits 11");
+        mls_fault(reader, "A length begins with the reserved bits 11.");
         return 0;
     }
     value &= 0x3f;
     if (more > 0)
         value = value << (8 * more) | mls_number(reader, more);
     if ((prefix == 1 && value < 64) || (prefix == 2 && value < 16384))
-        mls_fault(reader, "a length is not in its shortest form");
+        mls_fault(reader, "A length is not in its shortest form.");
     return reader->fault == NULL ? value : 0;
 }
 
@@ -60,7 +60,7 @@ struct span mls_since(const struct mls_reader *reader, const unsigned char *from
 void mls_reader_end(struct mls_reader *reader)
 {
     if (reader->fault == NULL && reader->at != reader->end)
-        mls_fault(reader, "there are bytes after the end of the message");
+        mls_fault(reader, "There are bytes after the end of the message.");
 }
 
 void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size)

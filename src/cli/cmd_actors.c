@@ -128,7 +128,7 @@ static int actors_run(const struct cli_command *command, int argc, char **argv)
         admin_client_fini(&client);
     }
     buffer_free(&body);
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

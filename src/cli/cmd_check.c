@@ -131,7 +131,7 @@ static int run_check(const struct cli_check *check, const struct config *config,
         (void)tr_system_join(system, TR_SECONDS(10));
         tr_system_destroy(&system);
     }
-    store_leave(&store);
+    store_close(&store);
     if (rc < 0 || fflush(stdout) != 0)
         return CHECK_IMPOSSIBLE;
     return count == 0 ? CHECK_SOUND : CHECK_DAMAGED;
@@ -168,7 +168,7 @@ static int check_run(const struct cli_command *command, int argc, char **argv)
         rc = run_check(check, &config, is_json);
         config_fini(&config);
     }
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

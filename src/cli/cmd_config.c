@@ -116,7 +116,7 @@ static int config_run(const struct cli_command *command, int argc, char **argv)
         rc = config_run_list(&switches);
     else
         rc = cli_wrong(command, "`troupe config` takes show, list or check FILE, not", what);
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

@@ -101,7 +101,7 @@ static int convo_run(const struct cli_command *command, int argc, char **argv)
         rc = cli_wrong(command, "An id has at most 128 bytes, not", options.words[1]);
     else
         rc = convo_show(command, &options, options.words[1], as_json);
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

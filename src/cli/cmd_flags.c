@@ -113,7 +113,7 @@ static int flags_run(const struct cli_command *command, int argc, char **argv)
         }
     }
     buffer_free(&body);
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

@@ -160,7 +160,7 @@ static int run_import(const struct cli_command *command, const struct cli_import
         rc = store_make_place(&store, why, sizeof why);
     if (rc == 0)
         rc = import_run_task(import, &task, &store, why, sizeof why);
-    store_leave(&store);
+    store_close(&store);
     end_progress(&report);
     if (rc < 0) {
         (void)fflush(stdout);
@@ -234,7 +234,7 @@ static int import_run(const struct cli_command *command, int argc, char **argv)
         rc = run_import(command, import, &config, from, is_dry);
         config_fini(&config);
     }
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

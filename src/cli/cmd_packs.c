@@ -135,7 +135,7 @@ static int packs_run(const struct cli_command *command, int argc, char **argv)
     rc = check_settings(command, &arguments.options);
     if (rc == CLI_OK)
         rc = packs_run_action(&arguments);
-    options_free(&arguments.options);
+    options_fini(&arguments.options);
     return rc;
 }
 

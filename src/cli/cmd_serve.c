@@ -137,7 +137,7 @@ static int serve_until_signal(struct server *server)
         serve_drain(server, &waited);
     }
     server_stop(server);
-    server_leave_data(server, rc != 0);
+    server_close_data(server, rc != 0);
     if (rc == 0)
         LOG_PLAIN(LOG_INFO, "ops", "the server has ended");
     return rc == 0 && !atomic_load(&server->has_failed) ? CLI_OK : CLI_FAILED;
@@ -164,7 +164,7 @@ static int serve_run(const struct cli_command *command, int argc, char **argv)
         rc = serve_until_signal(&server);
         config_fini(&server.config);
     }
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

@@ -94,7 +94,7 @@ static int status_run(const struct cli_command *command, int argc, char **argv)
         admin_client_fini(&client);
     }
     buffer_free(&body);
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 
@@ -117,7 +117,7 @@ static int drain_run(const struct cli_command *command, int argc, char **argv)
         admin_client_fini(&client);
     }
     buffer_free(&body);
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }
 

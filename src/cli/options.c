@@ -56,7 +56,7 @@ static int take_set(const struct cli_command *command, struct options *options, 
     key = base_alloc(sizeof(char *) + (size_t)(equals - text) + 1);
     if (key == NULL)
         return cli_wrong(command, "The command is out of memory", NULL);
-    memcpy(key, &options->keys, sizeof(char *)); /* a list, for options_free */
+    memcpy(key, &options->keys, sizeof(char *)); /* a list, for options_fini */
     options->keys = key;
     memcpy(key + sizeof(char *), text, (size_t)(equals - text));
     key[sizeof(char *) + (size_t)(equals - text)] = '\0';
@@ -138,11 +138,11 @@ int options_parse(const struct cli_command *command, int argc, char **argv,
         }
     }
     if (rc != OPTIONS_GO_ON)
-        options_free(ret_options);
+        options_fini(ret_options);
     return rc;
 }
 
-void options_free(struct options *options)
+void options_fini(struct options *options)
 {
     while (options->keys != NULL) {
         char *next;

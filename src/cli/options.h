@@ -56,7 +56,7 @@ struct options {
  * caller frees the options if it goes on. */
 int options_parse(const struct cli_command *command, int argc, char **argv,
     const struct options_switch *switches, size_t words_max, struct options *ret_options);
-void options_free(struct options *options);
+void options_fini(struct options *options);
 /* Load the configuration from file, environment and options. Prints errors to stderr. */
 int options_load(
     const struct cli_command *command, const struct options *options, struct config *ret_config);

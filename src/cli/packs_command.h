@@ -70,7 +70,7 @@ void packs_web_prepare(struct packs_web *web, const char *path, struct curl_slis
  * status, 0 without an answer. */
 long packs_web_ask(struct packs_web *web, const char *method, const char *path, const char *body,
     struct packs_answer *answer);
-void packs_answer_free(struct packs_answer *answer);
+void packs_answer_fini(struct packs_answer *answer);
 /* Print "WHAT: The server answered 409: MESSAGE", or that no server answers. Returns CLI_FAILED. */
 int packs_web_complain(
     const struct packs_web *web, const char *what, const struct packs_answer *answer);

@@ -421,7 +421,7 @@ int packs_get(const struct packs_arguments *arguments)
         rc = get_all(&get);
         packs_web_close(&get.web);
     }
-    packs_answer_free(&get.answer);
+    packs_answer_fini(&get.answer);
     if (get.fd >= 0)
         close(get.fd);
     return rc;
@@ -483,7 +483,7 @@ int packs_list(const struct packs_arguments *arguments)
         rc = print_packs(arguments, &answer.body);
     else
         rc = packs_web_complain(&web, "The list", &answer);
-    packs_answer_free(&answer);
+    packs_answer_fini(&answer);
     packs_web_close(&web);
     return rc;
 }

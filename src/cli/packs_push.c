@@ -512,7 +512,7 @@ int packs_push(const struct packs_arguments *arguments)
         return cli_wrong(arguments->command, "--type takes a media type like a/b, not", push.type);
     rc = push_all(&push);
     crypto_key_unref(&push.key);
-    packs_answer_free(&push.answer);
+    packs_answer_fini(&push.answer);
     if (push.fd >= 0)
         close(push.fd);
     return rc;

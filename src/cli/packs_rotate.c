@@ -73,7 +73,7 @@ static int send_statement(const struct packs_arguments *arguments, const char *b
             web.socket[0] != '\0' ? web.socket : web.base);
     else if (answer.status != 200)
         rc = packs_web_complain(&web, "The change of keys", &answer);
-    packs_answer_free(&answer);
+    packs_answer_fini(&answer);
     packs_web_close(&web);
     return rc;
 }

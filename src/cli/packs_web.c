@@ -214,7 +214,7 @@ long packs_web_ask(struct packs_web *web, const char *method, const char *path, 
     return answer->status;
 }
 
-void packs_answer_free(struct packs_answer *answer)
+void packs_answer_fini(struct packs_answer *answer)
 {
     buffer_free(&answer->body);
 }

@@ -18,7 +18,7 @@ static int store_work_run(const struct cli_command *command, const struct store_
     (void)umask(077);
     if (rc == 0)
         rc = work->run(&store, options, why, sizeof why);
-    store_leave(&store);
+    store_close(&store);
     if (fflush(stdout) != 0 && rc == 0)
         return CLI_FAILED;
     if (rc < 0)
@@ -48,6 +48,6 @@ int store_command(
             rc = CLI_FAILED;
         }
     }
-    options_free(&options);
+    options_fini(&options);
     return rc;
 }

@@ -122,7 +122,7 @@ int server_open_data(struct server *server, char *why, size_t why_size)
     return 0;
 }
 
-void server_leave_data(struct server *server, bool has_failed)
+void server_close_data(struct server *server, bool has_failed)
 {
     char path[PATH_MAX + 32];
 

@@ -94,6 +94,6 @@ uint32_t server_drain(struct server *server);
 void server_stop(struct server *server);
 /* Release the data directory, as the last step. After a failed start, remove the directory if this
  * start made it and it is empty. */
-void server_leave_data(struct server *server, bool has_failed);
+void server_close_data(struct server *server, bool has_failed);
 
 #endif

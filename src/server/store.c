@@ -49,7 +49,7 @@ int store_find(struct store *store, const struct config *config, char *why, size
     return 0;
 }
 
-void store_leave(struct store *store)
+void store_close(struct store *store)
 {
     if (store->lock_fd >= 0)
         close(store->lock_fd);

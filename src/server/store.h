@@ -18,17 +18,17 @@ struct store {
 /* Merge the migrations of auth and of all services. The caller frees the list. */
 int store_merge(char *why, size_t why_size, struct sql_migration **ret_list, size_t *ret_count);
 
-/* Find the database of the settings. Opens no file. `config` outlives the store; call store_leave
+/* Find the database of the settings. Opens no file. `config` outlives the store; call store_close
  * also after a failure. */
 int store_find(struct store *store, const struct config *config, char *why, size_t why_size);
 /* Release the lock and the memory. */
-void store_leave(struct store *store);
+void store_close(struct store *store);
 /* Return TR_ENOENT if the file of a SQLite database does not exist: SQLite would create an empty one.
  * PostgreSQL reports a missing database itself. */
 int store_must_be_there(const struct store *store, char *why, size_t why_size);
 /* Create the data directory if the database belongs into it. */
 int store_make_place(const struct store *store, char *why, size_t why_size);
-/* Keep servers from starting with this data directory until store_leave. TR_EBUSY: a server runs.
+/* Keep servers from starting with this data directory until store_close. TR_EBUSY: a server runs.
  * Creates the directory if the database belongs into it; does nothing without a directory. */
 int store_lock(struct store *store, char *why, size_t why_size);
 bool store_is_postgresql(const struct store *store);

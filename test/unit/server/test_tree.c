@@ -110,7 +110,7 @@ static void site_close(struct site *site)
 {
     CHECK_EQ_INT(server_drain(&site->server), 0);
     server_stop(&site->server);
-    server_leave_data(&site->server, false);
+    server_close_data(&site->server, false);
     config_fini(&site->server.config);
     close(site->notify_fd);
     CHECK_EQ_INT(nftw(site->place, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);

@@ -626,7 +626,6 @@ int push_start(struct delivery *delivery, const struct config *config)
         &(struct tr_spawn_options){ .name = "delivery push",
             .owner = "delivery",
             .supervisor = delivery->supervisor,
-            .grace_ns = 1, /* a stop does not wait for the gateway */
             .box = { .capacity = BOX_MAX, .full = TR_FULL_FAIL } },
         &delivery->push);
     if (rc < 0)
@@ -638,7 +637,9 @@ void push_stop(struct delivery *delivery)
 {
     if (!push_is_on(delivery))
         return;
+    /* The stop keeps the supervisor from a restart; the kill ends the wait for the gateway. */
     (void)tr_stop(tr_sender_weaken(delivery->push));
+    (void)tr_kill(tr_sender_weaken(delivery->push));
     (void)tr_sender_wait_closed(delivery->push, 0);
 }
 

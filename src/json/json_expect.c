@@ -48,7 +48,7 @@ struct place {
 };
 
 /* Keep the sentence "<path> <what>." as the first mistake of the object and of its parents. */
-static void expect_fail_list(
+__attribute__((format(printf, 3, 0))) static void expect_fail_list(
     struct json_expect *expect, struct place place, const char *format, va_list arguments)
 {
     char message[JSON_MESSAGE_BYTES] = "", what[JSON_MESSAGE_BYTES];

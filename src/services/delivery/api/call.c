@@ -8,7 +8,7 @@
 #include "services/delivery/store/db_query.h"
 #include "sql/unit.h"
 
-enum { NO_STEP = UINT32_MAX };
+static const uint32_t NO_STEP = UINT32_MAX;
 
 uint64_t call_key(struct span owner)
 {
@@ -260,7 +260,7 @@ static struct field_value call_get(const struct field_source *source, const stru
                 : call_rows(run, field->step) > 0;
         break;
     default:
-        tr_assert(!"a field that comes from nowhere");
+        tr_assert(false); /* a field must have a source */
     }
     return value;
 }
@@ -431,7 +431,7 @@ static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct s
         sql_unit_text(unit, span_of(arg->text));
         break;
     default:
-        tr_assert(!"an argument of no kind");
+        tr_assert(false); /* an argument must have a kind */
     }
 }
 

@@ -79,7 +79,7 @@ static void put_json_value(
         json_put_text(writer, field->name, suite_name(value->number));
         break;
     default:
-        tr_assert(!"a field that has no value");
+        tr_assert(false); /* a field must have a value */
     }
 }
 
@@ -195,7 +195,7 @@ static void put_cbor_value(
         cbor_put_text(writer, field->name, suite_name(value->number));
         break;
     default:
-        tr_assert(!"a field that has no value");
+        tr_assert(false); /* a field must have a value */
     }
 }
 

@@ -595,7 +595,7 @@ static int supervisor_create(
             .backoff_ns_min = table->spawned_backoff_ns_min,
             .backoff_ns_max = table->spawned_backoff_ns_max,
             .jitter_percent = table->spawned_jitter_percent } };
-    struct tr_box *box;
+    struct tr_box *box = NULL;
     int rc;
 
     if (place_count(table) == 0 || (table->child_count > 0 && table->children == NULL))

@@ -167,7 +167,7 @@ int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int 
     struct crypto_sha256_stream hash = { 0 };
     char hex[OBJECT_NAME_CHARS + 1];
     uint8_t digest[CRYPTO_SHA256_BYTES];
-    struct file_identity identity;
+    struct file_identity identity = { 0 };
     uint64_t hashed = 0;
     int fd, rc = open_object(folder, sha256_hex, &fd, &identity);
 

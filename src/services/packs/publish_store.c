@@ -91,7 +91,8 @@ static void explain_conflict(struct edit *edit, const struct sql_unit *unit)
 enum { MANIFEST, SIGNATURE };
 static const struct rest_param publish_params[] = {
     [MANIFEST] = { "manifest", REST_TEXT, .min = 1, .max = MANIFEST_BYTES_MAX },
-    [SIGNATURE] = { "signature", REST_TEXT, .min = 1, .max = 2 * MANIFEST_SIGNATURE_CHARS },
+    [SIGNATURE] = { "signature", REST_TEXT, .min = 1,
+        .max = (int64_t)2 * MANIFEST_SIGNATURE_CHARS },
     REST_PARAMS_END,
 };
 

@@ -210,8 +210,8 @@ struct package_batch *package_batch_create(
 {
     /* All bytes come from the body, and a message about each package is bounded. */
     size_t head = sizeof(struct package_batch) + count * sizeof(struct package_upload);
-    size_t text = http_body(run->request).size + count * JSON_MESSAGE_BYTES + run->caller.size +
-                  device.size + signature_key.size;
+    size_t text = http_body(run->request).size + (size_t)count * JSON_MESSAGE_BYTES +
+                  run->caller.size + device.size + signature_key.size;
     struct package_batch *batch = base_alloc(head + text);
 
     if (batch == NULL) {

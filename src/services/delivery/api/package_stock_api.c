@@ -36,7 +36,7 @@ const struct call call_get_key_package_stats = {
     .steps = CALL_STEPS(
         { STEP(package_count_free, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)) },
         { STEP(package_count_consumed, 1, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(-DAY_S),
-            ARG_NOW_S(-7 * DAY_S)) },
+            ARG_NOW_S((int64_t)-7 * DAY_S)) },
         { STEP(package_count_leased, 1, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)) },
         { STEP(package_count_last_resorts, 1, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)) }),
     .fields = FIELDS(

@@ -59,9 +59,9 @@ def main():
         server = serving.Server(folder, "--dev", "--set", "log.level=warn", *serving.FAST, LD_PRELOAD=shim,
                                 COUNT_CALLS_FILE=path)
         counters, kinds = Counters(server, path), {}
+        moments = [counters.read() for _ in range(10)]
         idle = [statistics.median(column) for column in zip(*(
-            [after - before for after, before in zip(counters.read(), counters.read())] for _ in range(9)))]
-        idle = [abs(cost) for cost in idle]
+            [after - before for before, after in zip(*pair)] for pair in zip(moments, moments[1:])))]
         with subprocess.Popen(["node", "--no-warnings", os.path.join(mls_clients.CLIENTS, "cost.mjs"),
                                "http://" + server.public, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               text=True, bufsize=1) as client:

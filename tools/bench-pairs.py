@@ -93,12 +93,14 @@ def main():
             builds = [Build(path, os.path.join(folder, label), os.path.abspath(options.before))
                       for label, path in (("before", options.before), ("after", options.after))]
             rows = []
-            for pair in range(options.n):
-                order = [0, 1] if pair % 2 == 0 else [1, 0]
-                values = {which: builds[which].measure(name, options.s) for which in order}
-                rows.append((values[0], values[1], values[1] / values[0]))
-            for build in builds:
-                build.server.end()
+            try:
+                for pair in range(options.n):
+                    order = [0, 1] if pair % 2 == 0 else [1, 0]
+                    values = {which: builds[which].measure(name, options.s) for which in order}
+                    rows.append((values[0], values[1], values[1] / values[0]))
+            finally: # a failed measurement leaves no server behind
+                for build in builds:
+                    build.server.end()
         low, middle, high = statistics.quantiles([row[2] for row in rows], n=4)
         unit = (1e6, "µs of CPU") if name not in LIBRARY else (1, "ns")
         print(f"| {name} | {statistics.median(row[0] for row in rows) * unit[0]:.1f} {unit[1]} "

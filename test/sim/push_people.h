@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "http/connection.h"
 #include "push_facts.h"
-#include "services/delivery/api/call.h"
+#include "services/common/call.h"
 
 enum { TALKERS = 4, LISTENERS = 3, TAG_AGAIN = 1, TAG_SAID = 2, TAG_TOKEN = 3 };
 

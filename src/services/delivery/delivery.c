@@ -13,7 +13,6 @@
 #include "services/delivery/delivery_metrics.h"
 #include "services/delivery/push/push.h"
 #include "services/delivery/store/cleanup.h"
-#include "services/delivery/store/db_query.h"
 #include "services/delivery/store/retention.h"
 
 /* Waits for the actor to end: it reads *delivery. */
@@ -37,13 +36,13 @@ static bool stop_actors(struct delivery *delivery)
     end_actor(&delivery->inspector);
     end_actor(&delivery->retention);
     end_actor(&delivery->cleanup);
-    end_actor(&delivery->db_worker);
+    end_actor(&delivery->calls.db_worker);
     if (delivery->convos == NULL)
         push_free(delivery);
     return is_over && delivery->convos == NULL;
 }
 
-static int start_actors(struct delivery *delivery, const struct config *config)
+static int start_actors(struct delivery *delivery, const struct service_context *context)
 {
     int rc = tr_registry_create(delivery->system,
         &(struct tr_registry_options){ .name = "convos",
@@ -56,7 +55,7 @@ static int start_actors(struct delivery *delivery, const struct config *config)
         &delivery->convos);
 
     if (rc == 0)
-        rc = db_worker_start(delivery);
+        rc = db_worker_start(context, "delivery database worker", "delivery", &delivery->calls);
     if (rc == 0)
         rc = cleanup_start(delivery, &delivery->cleanup);
     if (rc == 0)
@@ -64,7 +63,7 @@ static int start_actors(struct delivery *delivery, const struct config *config)
     if (rc == 0)
         rc = inspector_start(delivery, &delivery->inspector);
     if (rc == 0)
-        rc = push_start(delivery, config);
+        rc = push_start(delivery, context->config);
     if (rc == 0)
         rc = direct_start(delivery, &delivery->direct);
     if (rc < 0)
@@ -109,14 +108,14 @@ int delivery_start(
         return TR_ENOMEM;
     delivery->system = context->system;
     delivery->supervisor = context->supervisor;
-    delivery->env = tr_system_env(context->system);
+    delivery->env = delivery->calls.env = tr_system_env(context->system);
     delivery->sql = context->sql;
     delivery->mode = mode_of(context->config);
     delivery->app_window = 2;
     delivery->members_max = 1000;
     delivery->lease_s = 600;
     delivery->turn_ms = 500;
-    delivery->answer_bytes_max = UINT64_C(256) << 20;
+    delivery->calls.answer_bytes_max = UINT64_C(256) << 20;
     delivery->quarantine_ms = INT64_C(600000);
     delivery->log_kept_s = INT64_C(30) * 86400;
     delivery->service_did =
@@ -126,7 +125,7 @@ int delivery_start(
     if (rc == 0)
         rc = receipt_key_open(context->data_path, why, why_size, &delivery->receipt_key);
     if (rc == 0)
-        rc = start_actors(delivery, context->config);
+        rc = start_actors(delivery, context);
     if (rc < 0) {
         if (why[0] == '\0')
             (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));

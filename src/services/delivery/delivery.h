@@ -9,6 +9,7 @@
 #include "auth/auth.h"
 #include "crypto/key.h"
 #include "ops/service.h"
+#include "services/common/db_query.h"
 
 /* How much of a message the server checks. */
 enum delivery_mode {
@@ -20,13 +21,13 @@ enum delivery_mode {
 struct direct;
 
 struct delivery {
+    struct call_service calls; /* first: declared calls find it here */
     struct tr_system *system;
     tr_sender supervisor; /* restarts the actors below when they fail; borrowed; may be none */
     const struct tr_env *env;
     struct sql *sql;
     struct tr_registry *convos;
-    tr_sender cleanup;   /* deletes expired rows */
-    tr_sender db_worker; /* runs units for requests that need no conversation */
+    tr_sender cleanup; /* deletes expired rows */
     enum delivery_mode mode;
     uint32_t app_window; /* epochs an application message may lag */
     uint32_t members_max;
@@ -40,9 +41,8 @@ struct delivery {
     tr_sender retention;
     tr_sender push; /* wakes devices; without a box there are no pushes */
     struct http_client *push_client;
-    tr_sender inspector;       /* looks for operators */
-    uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
-    struct direct *direct;     /* serves what the flag delivery.direct takes from the actors */
+    tr_sender inspector;   /* looks for operators */
+    struct direct *direct; /* serves what the flag delivery.direct takes from the actors */
     /* How often retention has moved convos.kept_from; odd while it may be moving. An actor that
      * remembers where a log begins remembers this number beside it. Only retention.c writes it. */
     _Atomic uint64_t trims;
@@ -54,15 +54,6 @@ int delivery_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state);
 void delivery_stop(void *state);
 bool delivery_is_ready(void *state, char *why, size_t why_size);
-
-/* May an answer of this size go out beside the bytes that clients have not read yet? A small one
- * always may; a large one gets 503 when too many bytes wait. */
-enum { DELIVERY_ANSWER_SMALL = 64 << 10 };
-static inline bool delivery_may_answer(const struct delivery *delivery, uint64_t size)
-{
-    return size <= DELIVERY_ANSWER_SMALL ||
-           http_answer_bytes() + size <= delivery->answer_bytes_max;
-}
 
 static inline int64_t delivery_now_ms(const struct delivery *delivery)
 {

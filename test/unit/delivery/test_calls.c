@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "services/delivery/api/call.h"
+#include "services/delivery/api/calls.h"
 
 static const char *const param_types[] = { [PARAM_TEXT] = "string",
     [PARAM_DEVICE] = "string",
@@ -28,7 +28,7 @@ static const char *const field_types[] = { [FIELD_TEXT] = "string",
     [FIELD_BYTES] = "bytes",
     [FIELD_HEX] = "string",
     [FIELD_CHOICE] = "string",
-    [FIELD_SUITE] = "string",
+    [FIELD_NAMED] = "string",
     [FIELD_DOUBLE] = "number",
     [FIELD_OBJECT] = "object",
     [FIELD_LIST] = "array",

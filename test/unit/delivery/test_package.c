@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key packages: admission to the pool, leases, last resorts, and the owner's queries. */
+#include "services/common/text.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/api/text.h"
 #include "site.h"
 
 struct play {
@@ -462,7 +462,7 @@ TEST(package, times_have_one_form)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int64_t unix_s = -1;
 
-        CHECK_MSG(delivery_get_time(span_of(rows[i].text), &unix_s) == (rows[i].unix_s >= 0), "%s",
+        CHECK_MSG(text_get_time(span_of(rows[i].text), &unix_s) == (rows[i].unix_s >= 0), "%s",
             rows[i].text);
         CHECK_MSG(unix_s == rows[i].unix_s, "%s: %lld", rows[i].text, (long long)unix_s);
     }

@@ -219,7 +219,7 @@ TEST_LONG(page, is_refused_while_too_much_waits_for_its_clients, 60)
         free(message);
         free(secret);
     }
-    delivery->answer_bytes_max = UINT64_C(20) << 20;
+    delivery->calls.answer_bytes_max = UINT64_C(20) << 20;
     fd = web_connect(http_server_address(cast.site.server));
     CHECK_EQ_INT(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
     header = caller_header(&cast.bob, "getMessages");

@@ -116,7 +116,7 @@ static bool addition_found(struct call_run *run)
             return call_refuse_memory(run);
     }
     run->values[CLAIM_SUITE].number = suite == NULL ? 0 : suite->id;
-    run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)run->delivery->lease_s;
+    run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;
     call_next(run, &claim_found);
     return false;
 }

@@ -5,9 +5,9 @@
 
 #include "base/alloc.h"
 #include "json/json_write.h"
+#include "services/common/param.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/inspector.h"
-#include "services/delivery/api/param.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"

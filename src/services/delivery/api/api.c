@@ -6,8 +6,8 @@
 #include "base/alloc.h"
 #include "http/uri.h"
 #include "json/json_write.h"
-#include "services/delivery/api/param.h"
-#include "services/delivery/api/text.h"
+#include "services/common/param.h"
+#include "services/common/text.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/delivery_metrics.h"
 
@@ -237,7 +237,7 @@ struct span api_may_bytes(struct api_body *body, const char *name, size_t size_m
     }
     if (value == NULL || json_kind(value) == JSON_NULL)
         return bytes;
-    if (!delivery_get_bytes(value, size_max, &bytes))
+    if (!text_get_bytes(value, size_max, &bytes))
         json_expect_fail(&body->expect, name, "must be base64, within its size");
     return bytes;
 }

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 
 void bundle_add_welcome(struct api_body *body, struct span welcome)
 {
@@ -85,7 +85,7 @@ static void read_byte_list(struct api_body *body, const char *name, uint32_t cou
     for (struct json_iter it = json_iterate(list); json_next(&it);) {
         struct span bytes;
 
-        if (delivery_get_bytes(it.value, size_max, &bytes))
+        if (text_get_bytes(it.value, size_max, &bytes))
             add(body, bytes);
         else
             json_expect_fail(&body->expect, name, "must be base64");

@@ -3,7 +3,24 @@
 #ifndef SERVICES_DELIVERY_API_CALLS_H
 #define SERVICES_DELIVERY_API_CALLS_H
 
-#include "services/delivery/api/call.h"
+#include "services/common/call.h"
+#include "services/delivery/delivery.h"
+#include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/audit.h"
+#include "services/delivery/store/role_store.h"
+
+static inline struct delivery *call_delivery(const struct call_run *run)
+{
+    return (struct delivery *)run->service;
+}
+
+/* A field with a cipher suite's number, shown as its registered name. */
+#define FIELD_SUITE FIELD_NAMED, .name_of = mls_suite_name
+/* clang-format off */
+/* The caller did `action` in a conversation (an argument) to an account (an argument). */
+#define AUDIT(action, convo, target)                                                               \
+    { STEP(audit_put, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT(action), convo, target, ARG_NOW_MS(0)) }
+/* clang-format on */
 
 /* consent_api.c */
 extern const struct call call_opt_in;

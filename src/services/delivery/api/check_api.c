@@ -4,10 +4,10 @@
  * packages that the Welcomes refer to), then commit_check_run on the blocking pool, which verifies
  * signatures. */
 #include "base/alloc.h"
+#include "services/common/db_query.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/recipients.h"
 #include "services/delivery/mls/commit_check.h"
-#include "services/delivery/store/db_query.h"
 
 /* Compares the owners of the key packages with the request, then passes the act on. This is the
  * last check. */
@@ -98,5 +98,6 @@ void api_check(struct http_request *request, struct act *act,
         check->owners_first = commit_check_ask(act, delivery->mode, unit);
     if (owners > 0)
         recipients_ask_owners(act, unit);
-    db_query_start_with(request, delivery, unit, true, check_was_read, check, commit_check_destroy);
+    db_query_start_with(
+        request, &delivery->calls, unit, true, check_was_read, check, commit_check_destroy);
 }

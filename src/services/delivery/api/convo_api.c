@@ -6,12 +6,12 @@
 
 #include "base/alloc.h"
 #include "json/json_write.h"
+#include "services/common/param.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/bundle.h"
 #include "services/delivery/api/invite_api.h"
-#include "services/delivery/api/param.h"
 #include "services/delivery/api/recipients.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/mls/mls_check.h"
 
 /* ---- lists of names ------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static void commit_answered(struct http_request *request, const struct tr_event 
     json_put_int(&writer, "epoch", (int64_t)act->result_epoch);
     json_put_int(&writer, "seq", (int64_t)act->result_seq);
     if (act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN)
-        delivery_put_time(&writer, "rejoinedAt", act->result_ms);
+        text_put_time(&writer, "rejoinedAt", act->result_ms);
     json_put_end(&writer);
     if (answer.failed != 0)
         http_respond_shed(request, 503, 1, "memory");

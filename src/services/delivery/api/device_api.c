@@ -56,7 +56,8 @@ static bool device_stored(struct call_run *run)
 static void tell_new_device(struct call_run *run)
 {
     for (uint32_t row = 0; row < call_rows(run, STEP_ADDITIONS) && row < TOLD_MAX; row++)
-        notice_tell(run->delivery, sql_row_bytes(run->unit, call_step(run, STEP_ADDITIONS), row, 0),
+        notice_tell(call_delivery(run),
+            sql_row_bytes(run->unit, call_step(run, STEP_ADDITIONS), row, 0),
             &(struct notice){ .kind = DELIVERY_NEW_DEVICE,
                 .did = run->caller,
                 .device = call_text(run, REGISTER_DEVICE) });

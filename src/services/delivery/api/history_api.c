@@ -3,12 +3,12 @@
  * database answers, bounded by when the caller was a member. A poll with nothing new is answered by
  * the conversation, if that is in memory. */
 #include "base/assert.h"
+#include "services/common/db_query.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"
-#include "services/delivery/store/db_query.h"
 #include "services/delivery/store/log_store.h"
 #include "services/delivery/store/schema.h"
 
@@ -161,11 +161,11 @@ static void put_message(
     json_put_string(
         writer, "id", delivery_message_id(given_id(unit, row), convo, (uint64_t)seq, id));
     json_put_string(writer, "convoId", convo);
-    delivery_put_bytes(writer, "ciphertext", log_bytes(unit, row, LOG_BYTES));
+    text_put_bytes(writer, "ciphertext", log_bytes(unit, row, LOG_BYTES));
     json_put_int(writer, "epoch", log_int(unit, row, LOG_EPOCH));
     json_put_int(writer, "baseEpoch", log_int(unit, row, LOG_BASE_EPOCH));
     json_put_int(writer, "seq", seq);
-    delivery_put_time(writer, "createdAt", log_int(unit, row, LOG_CREATED_MS));
+    text_put_time(writer, "createdAt", log_int(unit, row, LOG_CREATED_MS));
     json_put_text(
         writer, "messageType", types[kind >= 1 && kind <= LOG_RESET ? kind : MLS_APPLICATION]);
     json_put_end(writer);

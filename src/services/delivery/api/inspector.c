@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 #include "services/delivery/store/check.h"
 #include "support/log.h"
 
@@ -107,7 +107,7 @@ static void put_entry(struct json_writer *writer, const struct sql_unit *unit, u
     for (uint32_t column = 0; column < 5; column++)
         if (!sql_row_is_null(unit, 0, row, column))
             json_put_string(writer, names[column], sql_row_bytes(unit, 0, row, column));
-    delivery_put_time(writer, "createdAt", sql_row_int(unit, 0, row, 5));
+    text_put_time(writer, "createdAt", sql_row_int(unit, 0, row, 5));
     json_put_end(writer);
 }
 

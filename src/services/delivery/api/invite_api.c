@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "crypto/digest.h"
+#include "services/common/text.h"
 #include "services/delivery/api/calls.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/store/invite_store.h"
 
 enum { HASH_SIZE = 32 };
@@ -22,7 +22,7 @@ void invite_read_secret(struct api_body *body, struct act_invite *invite)
     crypto_sha256(text.at, text.size, invite->hashes[0]);
     memcpy(invite->hashes[1], invite->hashes[0], HASH_SIZE);
     /* The text is decoded in place, so its own hash comes first. */
-    if (delivery_get_bytes(json_get(body->expect.object, "psk"), text.size, &bytes))
+    if (text_get_bytes(json_get(body->expect.object, "psk"), text.size, &bytes))
         crypto_sha256(bytes.at, bytes.size, invite->hashes[1]);
 }
 

@@ -6,12 +6,12 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "json/json_write.h"
+#include "services/common/db_query.h"
+#include "services/common/param.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/param.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"
-#include "services/delivery/store/db_query.h"
 #include "services/delivery/store/schema.h"
 
 /* ---- sending -------------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ static void put_sent(struct json_writer *writer, struct act *act)
     json_put_string(writer, "messageId",
         stored_id->size > 0 ? (struct span){ stored_id->bytes, stored_id->size }
                             : act_message(act)->id);
-    delivery_put_time(writer, "receivedAt", act->result_ms);
+    text_put_time(writer, "receivedAt", act->result_ms);
     json_put_int(writer, "seq", (int64_t)act->result_seq);
     json_put_int(writer, "epoch", (int64_t)act->result_epoch);
 }

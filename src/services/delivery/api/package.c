@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/text.h"
 #include "sql/unit.h"
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -22,7 +22,7 @@ void package_read(
         .is_last_resort = values[UPLOAD_LAST_RESORT].number != 0,
         .device = SPAN(""),
     };
-    if (expires.at != NULL && !delivery_get_time(expires, &ret_upload->expires_s))
+    if (expires.at != NULL && !text_get_time(expires, &ret_upload->expires_s))
         json_expect_fail(expect, "expires", "must be a time like 2026-11-15T12:00:00Z");
 }
 
@@ -223,8 +223,8 @@ struct package_batch *package_batch_create(
     batch->count = count;
     batch->text = (char *)batch + head;
     batch->text_end = batch->text + text;
-    batch->rule =
-        package_rule_of(run->delivery, batch_keep(batch, run->caller), batch_keep(batch, device));
+    batch->rule = package_rule_of(
+        call_delivery(run), batch_keep(batch, run->caller), batch_keep(batch, device));
     batch->rule.signature_key = batch_keep(batch, signature_key);
     return batch;
 }
@@ -317,8 +317,8 @@ void package_batch_add(struct package_batch *batch, struct sql_unit *unit, bool 
 {
     for (uint32_t i = 0; i < batch->count; i++)
         if (batch->list[i].label == NULL)
-            package_add_steps(
-                unit, &batch->list[i], &batch->rule, batch->run->delivery->lease_s, is_registered);
+            package_add_steps(unit, &batch->list[i], &batch->rule,
+                call_delivery(batch->run)->lease_s, is_registered);
 }
 
 void package_batch_stored(struct package_batch *batch, const struct sql_unit *unit)

@@ -9,7 +9,7 @@
 #ifndef SERVICES_DELIVERY_API_PACKAGE_H
 #define SERVICES_DELIVERY_API_PACKAGE_H
 
-#include "services/delivery/api/call.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/package_store.h"
 

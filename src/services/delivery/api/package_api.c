@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* package_api.c: key packages over HTTP. Owners publish them, others claim them. A package that a
  * device brought with its wish to be added somewhere is not claimed here: see addition_api.c. */
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/convo/notice.h"
 #include "services/delivery/delivery_metrics.h"
 
@@ -62,10 +62,10 @@ static void put_package(
     const struct package_batch *batch = call_run_of(source)->data;
     const struct package_upload *upload = &batch->list[0];
 
-    delivery_put_hex(writer, field->fields[0].name,
+    text_put_hex(writer, field->fields[0].name,
         (struct span){ (const char *)upload->ref, upload->ref_size });
     json_put_bool(writer, field->fields[1].name, upload->is_last_resort);
-    delivery_put_time_s(writer, field->fields[2].name, upload->not_after_s);
+    text_put_time_s(writer, field->fields[2].name, upload->not_after_s);
 }
 
 const struct call call_publish_key_package = {
@@ -148,7 +148,7 @@ static void tell_all_low(struct call_run *run)
             continue;
         delivery_metrics_add(DELIVERY_METRIC_PACKAGES_LOW, sql_unit_rows(run->unit, low) > 0);
         for (uint32_t row = 0; row < sql_unit_rows(run->unit, low); row++)
-            notice_tell(run->delivery, sql_row_bytes(run->unit, low, row, 0),
+            notice_tell(call_delivery(run), sql_row_bytes(run->unit, low, row, 0),
                 &(struct notice){ .kind = DELIVERY_PACKAGES_LOW,
                     .did = dids->items[i],
                     .count = (uint64_t)sql_row_int(run->unit, low, row, 1) });
@@ -203,7 +203,7 @@ static bool check_claim(struct call_run *run)
         return call_refuse(run, &unknown);
     suite->number = known == NULL ? 0 : known->id;
     run->values[CLAIM_UNTIL_S].is_given = true;
-    run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)run->delivery->lease_s;
+    run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;
     for (uint32_t i = 0; i < dids->count; i++)
         if (!span_starts(dids->items[i], "did:"))
             json_expect_fail(run->expect, "dids", "must be DIDs");

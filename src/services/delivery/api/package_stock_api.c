@@ -2,9 +2,9 @@
 /* package_stock_api.c: an owner counts, lists, deletes and synchronises its key packages. */
 #include <string.h>
 
+#include "services/common/text.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/api/text.h"
 
 enum { HASHES_MAX = 1000, DAY_S = 86400 };
 

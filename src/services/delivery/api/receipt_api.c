@@ -2,8 +2,8 @@
 /* receipt_api.c: getReceipts. receipt.h says what a receipt is and how to verify one. */
 #include "auth/did.h"
 #include "base/assert.h"
+#include "services/common/text.h"
 #include "services/delivery/api/calls.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/convo/receipt.h"
 #include "services/delivery/store/log_store.h"
@@ -35,7 +35,7 @@ static void put_previous(
         previous = sql_row_bytes(run->unit, call_step(run, STEP_PREVIOUS), 0, 0);
     else if (has_head(run, CHAIN_KEPT))
         previous = sql_row_bytes(run->unit, call_step(run, STEP_HEAD), 0, CHAIN_KEPT);
-    delivery_put_hex(writer, field->name, previous);
+    text_put_hex(writer, field->name, previous);
 }
 
 static void put_receipt_id(
@@ -73,7 +73,7 @@ static int sign_receipt(const struct call_run *run, struct span receipt, int64_t
 
     receipt_statement(&statement, call_text(run, RECEIPT_CONVO), (uint64_t)seq, receipt.at);
     rc = statement.failed != 0 ? statement.failed
-                               : crypto_key_sign(run->delivery->receipt_key, statement.bytes,
+                               : crypto_key_sign(call_delivery(run)->receipt_key, statement.bytes,
                                      statement.size, signature);
     buffer_free(&statement);
     return rc;
@@ -83,7 +83,7 @@ static void put_signed(
     struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
     const struct call_run *run = call_run_of(source);
-    const struct crypto_key *key = run->delivery->receipt_key;
+    const struct crypto_key *key = call_delivery(run)->receipt_key;
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
     char did[DID_KEY_CHARS_MAX];
     struct span receipt;
@@ -100,8 +100,8 @@ static void put_signed(
     }
     json_put_object(writer, field->name);
     json_put_int(writer, "seq", seq);
-    delivery_put_hex(writer, "receipt", receipt);
-    delivery_put_bytes(writer, "signature",
+    text_put_hex(writer, "receipt", receipt);
+    text_put_bytes(writer, "signature",
         (struct span){ (const char *)signature, crypto_key_signature_size(key) });
     if (did_key_format(key, did) > 0)
         json_put_text(writer, "publicKey", did);

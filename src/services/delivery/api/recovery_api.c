@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "crypto/encoding.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/text.h"
 
 /* Reads a SHA-256: 64 hex digits, or base64 in either form. */
 static void need_hash(struct api_body *body, const char *name, unsigned char hash[32])
@@ -17,7 +17,7 @@ static void need_hash(struct api_body *body, const char *name, unsigned char has
     if (json_string(value, &bytes) && bytes.size == 64 &&
         crypto_hex_decode(bytes, hash, 32, &size) == 0)
         return;
-    if (value != NULL && delivery_get_bytes(value, 32, &bytes) && bytes.size == 32)
+    if (value != NULL && text_get_bytes(value, 32, &bytes) && bytes.size == 32)
         memcpy(hash, bytes.at, 32);
     else
         json_expect_fail(&body->expect, name, "must be a SHA-256 in hex or base64");

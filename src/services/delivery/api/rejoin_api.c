@@ -122,7 +122,7 @@ static bool rejoin_stored(struct call_run *run)
 static void tell_rejoin(struct call_run *run)
 {
     if (is_pending(run))
-        notice_tell(run->delivery, call_text(run, REJOIN_CONVO),
+        notice_tell(call_delivery(run), call_text(run, REJOIN_CONVO),
             &(struct notice){ .kind = DELIVERY_READDITION,
                 .did = run->caller,
                 .device = call_text(run, REJOIN_OF_DEVICE) });

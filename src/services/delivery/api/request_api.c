@@ -2,8 +2,8 @@
 /* request_api.c: asking an account whether it wants to talk. A sender and a recipient have one
  * request at a time. An accepted request lets the sender add the recipient where a policy wants
  * consent; a declined one cannot be repeated for a week. A few encrypted messages wait with it. */
+#include "services/common/text.h"
 #include "services/delivery/api/calls.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/store/consent_store.h"
 #include "services/delivery/store/request_store.h"
 #include "services/delivery/store/schema.h"
@@ -39,8 +39,7 @@ static bool read_held(struct call_run *run)
     for (struct json_iter it = json_iterate(list); json_next(&it);) {
         const struct json *inner = json_get(it.value, "ciphertext");
 
-        if (delivery_get_bytes(
-                inner == NULL ? it.value : inner, HELD_SIZE_MAX, &items[held->count]) &&
+        if (text_get_bytes(inner == NULL ? it.value : inner, HELD_SIZE_MAX, &items[held->count]) &&
             items[held->count].size > 0)
             held->count++;
         else

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* role_api.c: promotes and demotes admins and moderators (act_role.c decides). */
+#include "services/common/param.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/param.h"
-#include "services/delivery/api/text.h"
 
 static void put_role(struct json_writer *writer, struct act *act)
 {
     json_put_bool(writer, "ok", true);
-    delivery_put_time(writer, act_role(act)->is_given ? "promotedAt" : "demotedAt", act->result_ms);
+    text_put_time(writer, act_role(act)->is_given ? "promotedAt" : "demotedAt", act->result_ms);
 }
 
 static void role_answered(struct http_request *request, const struct tr_event *event)

@@ -10,9 +10,9 @@
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "json/json_write.h"
+#include "services/common/param.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/param.h"
-#include "services/delivery/api/text.h"
 #include "services/delivery/convo/event.h"
 
 enum { TICKET_S = 30 };
@@ -59,7 +59,7 @@ static void ticket_answered(struct http_request *request, const struct tr_event 
         json_put_object(&writer, NULL);
         json_put_string(&writer, "ticket", (struct span){ ticket.bytes, ticket.size });
         json_put_text(&writer, "endpoint", "/xrpc/" XRPC_PREFIX "subscribeConvoEvents");
-        delivery_put_time(&writer, "expiresAt", (now_s + TICKET_S) * 1000);
+        text_put_time(&writer, "expiresAt", (now_s + TICKET_S) * 1000);
         json_put_end(&writer);
         act_respond(request, act);
     }

@@ -129,7 +129,7 @@ const struct call call_invalidate_welcome = {
 
 static void tell_reissue(struct call_run *run)
 {
-    notice_tell(run->delivery, call_text(run, LOST_CONVO),
+    notice_tell(call_delivery(run), call_text(run, LOST_CONVO),
         &(struct notice){ .kind = DELIVERY_READDITION,
             .did = run->caller,
             .device = call_text(run, LOST_DEVICE) });

@@ -104,7 +104,7 @@ void act_respond(struct http_request *request, struct act *act)
         http_respond_lost(request, SQL_EUNKNOWN, true, NULL);
     else if (act->status == 503 || act->status == 429)
         http_respond_shed(request, act->status, 1, act->label);
-    else if (!delivery_may_answer(http_service(request), act->answer.size))
+    else if (!call_may_answer(http_service(request), act->answer.size))
         http_respond_lost(
             request, TR_ENOMEM, act->status < 300 && http_method(request) != HTTP_GET, "answers");
     else if (act->answer.size > 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* act_read.c: questions: the epoch, the view, the actor's state, the stored GroupInfo. */
 #include "json/json_write.h"
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 #include "services/delivery/convo/convo.h"
 
 enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op)
@@ -85,9 +85,9 @@ static bool context_looked_up(struct convo *convo, struct convo_op *op, const st
         return true;
     }
     json_put_object(&writer, NULL);
-    delivery_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
+    text_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
     json_put_int(&writer, "epoch", sql_row_int(unit, 0, 0, 1));
-    delivery_put_time(&writer, "expiresAt", delivery_now_ms(convo->delivery) + GROUP_INFO_FRESH_MS);
+    text_put_time(&writer, "expiresAt", delivery_now_ms(convo->delivery) + GROUP_INFO_FRESH_MS);
     json_put_end(&writer);
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo_json.c: a conversation as JSON, for its members and for operators. */
 #include "json/json_write.h"
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 #include "services/delivery/convo/convo.h"
 
 void convo_write_view(const struct convo *convo, struct buffer *out)
@@ -21,7 +21,7 @@ void convo_write_view(const struct convo *convo, struct buffer *out)
         json_put_object(&writer, NULL);
         json_put_string(&writer, "did", member_did(member));
         json_put_string(&writer, "userDid", member_did(member));
-        delivery_put_time(&writer, "joinedAt", member->joined_ms);
+        text_put_time(&writer, "joinedAt", member->joined_ms);
         json_put_bool(&writer, "isAdmin", member_is_admin(member));
         json_put_bool(&writer, "isModerator", member_is_moderator(member));
         json_put_end(&writer);
@@ -29,8 +29,8 @@ void convo_write_view(const struct convo *convo, struct buffer *out)
     json_put_end(&writer);
     json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);
     json_put_string(&writer, "cipherSuite", convo->texts.suite);
-    delivery_put_time(&writer, "createdAt", convo->created_ms);
-    delivery_put_time(&writer, "lastMessageAt", convo->active_ms);
+    text_put_time(&writer, "createdAt", convo->created_ms);
+    text_put_time(&writer, "lastMessageAt", convo->active_ms);
     json_put_object(&writer, "metadata");
     if (convo->texts.name.size > 0)
         json_put_string(&writer, "name", convo->texts.name);

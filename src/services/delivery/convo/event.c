@@ -7,7 +7,7 @@
 #include "base/assert.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
-#include "services/delivery/api/field.h"
+#include "services/common/field.h"
 #include "services/delivery/store/schema.h"
 
 /* ---- the tables ----------------------------------------------------------------------------- */

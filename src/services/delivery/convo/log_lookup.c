@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "json/json_write.h"
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
 
@@ -38,7 +38,7 @@ static void put_commits(
         json_put_string(writer, "id",
             delivery_message_id((struct span){ NULL, 0 }, convo_span(convo),
                 (uint64_t)sql_row_int(unit, LOOKUP_COMMITS, i, 0), id));
-        delivery_put_bytes(writer, "commitData", sql_row_bytes(unit, LOOKUP_COMMITS, i, 4));
+        text_put_bytes(writer, "commitData", sql_row_bytes(unit, LOOKUP_COMMITS, i, 4));
         json_put_end(writer);
     }
     json_put_end(writer);

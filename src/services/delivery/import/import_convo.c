@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "services/common/param.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/param.h"
 #include "services/delivery/convo/act.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/import/import_store.h"

@@ -3,8 +3,8 @@
  * recipient; here it is stored once. Ordered by bytes, the copies follow each other. */
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
+#include "services/common/param.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/param.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_check.h"

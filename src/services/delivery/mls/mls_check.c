@@ -31,6 +31,13 @@ const struct mls_suite *mls_suite_of(uint16_t id)
     return NULL;
 }
 
+const char *mls_suite_name(int64_t id)
+{
+    const struct mls_suite *suite = mls_suite_of((uint16_t)id);
+
+    return suite == NULL ? "unknown" : suite->name;
+}
+
 const struct mls_suite *mls_suite_named(struct span name)
 {
     for (size_t i = 0; i < sizeof suites / sizeof suites[0]; i++)

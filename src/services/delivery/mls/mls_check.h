@@ -21,6 +21,9 @@ struct mls_suite {
 const struct mls_suite *mls_suite_of(uint16_t id);
 const struct mls_suite *mls_suite_named(struct span name);
 
+/* The name of a suite for clients. */
+const char *mls_suite_name(int64_t id);
+
 /* Verifies a signature by `key` with a label such as "LeafNodeTBS". */
 bool mls_verify(const struct mls_suite *suite, struct span key, const char *label,
     struct span content, struct span signature);

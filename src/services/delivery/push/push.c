@@ -20,7 +20,7 @@
 #include "base/assert.h"
 #include "http/client.h"
 #include "json/json_write.h"
-#include "services/delivery/api/call.h"
+#include "services/common/call.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
 #include "services/delivery/push/push_store.h"

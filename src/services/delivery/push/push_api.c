@@ -14,7 +14,7 @@ static bool is_push_on(struct call_run *run)
     static const struct refusal off = REFUSE(
         501, "PushNotConfigured", "This server sends no push messages; open a stream instead.");
 
-    return push_is_on(run->delivery) || call_refuse(run, &off);
+    return push_is_on(call_delivery(run)) || call_refuse(run, &off);
 }
 
 /* A gateway may want any form: no spaces, and printable. */

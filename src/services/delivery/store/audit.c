@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/store/audit.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/assert.h"
 
 #define INTO "INSERT INTO audit (id, actor, action, convo, target, created_ms)"
@@ -21,16 +18,6 @@ const struct sql_statement audit_put_report = {
 const struct sql_statement audit_list = { .text = ENTRIES OLDER };
 const struct sql_statement audit_list_of = { .text = ENTRIES "convo = $4 AND " OLDER };
 
-void audit_new_id(const struct delivery *delivery, char ret_id[AUDIT_ID_SIZE])
-{
-    unsigned long long high = delivery->env->random(delivery->env->data);
-    unsigned long long low = delivery->env->random(delivery->env->data);
-    char text[AUDIT_ID_SIZE + 1];
-
-    (void)snprintf(text, sizeof text, "%016llx%016llx", high, low);
-    memcpy(ret_id, text, AUDIT_ID_SIZE);
-}
-
 static void bind_optional(struct sql_unit *unit, struct span text)
 {
     if (text.at == NULL)
@@ -47,7 +34,7 @@ void audit_add(
     if (unit == NULL)
         return;
     tr_assert(entry->actor.size > 0 && entry->action != NULL);
-    audit_new_id(delivery, id);
+    call_new_id(delivery->env, id);
     sql_unit_step(unit, &audit_put, 1);
     sql_unit_text(unit, (struct span){ id, sizeof id });
     sql_unit_text(unit, entry->actor);

@@ -4,9 +4,10 @@
 #ifndef SERVICES_DELIVERY_STORE_AUDIT_H
 #define SERVICES_DELIVERY_STORE_AUDIT_H
 
+#include "services/common/call.h"
 #include "services/delivery/delivery.h"
 
-enum { AUDIT_ID_SIZE = 32 };
+enum { AUDIT_ID_SIZE = CALL_ID_SIZE };
 
 struct audit_entry {
     struct span actor;
@@ -26,8 +27,5 @@ extern const struct sql_statement audit_list_of; /* of the conversation $4 */
 /* Add a step that writes an entry. */
 void audit_add(
     const struct delivery *delivery, struct sql_unit *unit, const struct audit_entry *entry);
-
-/* Make an id: 128 random bits in hex. */
-void audit_new_id(const struct delivery *delivery, char ret_id[AUDIT_ID_SIZE]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/api/param.h"
+#include "services/common/param.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "crypto/encoding.h"
 #include "http/uri.h"
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 
 _Static_assert(
     JSON_MESSAGE_BYTES >= JSON_EXPLAIN_BYTES, "a parse failure is answered like a mistake");
@@ -94,7 +94,7 @@ static void read_time(
 {
     int64_t time_s, now_s = reader->now_ms / 1000;
 
-    if (!delivery_get_time(value->text, &time_s))
+    if (!text_get_time(value->text, &time_s))
         param_fail(reader, param, "must be a time like 2026-11-15T12:00:00Z");
     else if (time_s <= now_s)
         param_fail(reader, param, "must be a time in the future");
@@ -355,7 +355,7 @@ static void read_body_bytes(
     const struct json *json = json_get(reader->expect.object, param->name);
 
     tr_assert(param->max > 0);
-    if (!delivery_get_bytes(json, (size_t)param->max, &value->text))
+    if (!text_get_bytes(json, (size_t)param->max, &value->text))
         param_fail(reader, param, "must be base64 of at most %lld bytes", (long long)param->max);
     else if (value->text.size == 0)
         param_fail(reader, param, "must not be empty");

@@ -2,20 +2,41 @@
 /* db_query.h: one unit of SQL for a request that needs no conversation. The db_worker actor runs it.
  * Request and worker both hold the query; the last one frees it. A request has one query at a time,
  * which is its http_data. */
-#ifndef SERVICES_DELIVERY_STORE_DB_QUERY_H
-#define SERVICES_DELIVERY_STORE_DB_QUERY_H
+#ifndef SERVICES_COMMON_DB_QUERY_H
+#define SERVICES_COMMON_DB_QUERY_H
 
-#include "services/delivery/delivery.h"
+#include "auth/auth.h"
+#include "ops/service.h"
 
 struct db_query;
 
+/* What the calls of a service need from it. The state of such a service begins with it. */
+struct call_service {
+    const struct tr_env *env;
+    tr_sender db_worker;
+    uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
+};
+
+/* May an answer of this size go out beside the bytes that clients have not read yet? A small one
+ * always may; a large one gets 503 when too many bytes wait. */
+enum { CALL_ANSWER_SMALL = 64 << 10 };
+static inline bool call_may_answer(const struct call_service *service, uint64_t size)
+{
+    return size <= CALL_ANSWER_SMALL || http_answer_bytes() + size <= service->answer_bytes_max;
+}
+
+static inline int64_t call_now_ms(const struct call_service *service)
+{
+    return (int64_t)(service->env->wall_ns(service->env->data) / 1000000);
+}
+
 /* Take the unit (NULL: out of memory) and run it. `then` runs once, in the connection's turn, and
  * must answer or go on. 503 has been answered if the query could not be sent. */
-void db_query_start(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
-    bool is_read, http_then_fn then);
+void db_query_start(struct http_request *request, const struct call_service *service,
+    struct sql_unit *unit, bool is_read, http_then_fn then);
 /* The same with a pointer for `then`: db_query_data. If the query could not be sent, `drop` gets the
  * pointer. */
-void db_query_start_with(struct http_request *request, struct delivery *delivery,
+void db_query_start_with(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data));
 void *db_query_data(const struct http_request *request);
 /* In `then`: the unit, if it succeeded. NULL: the request has been answered (replayed token, conflict,
@@ -28,7 +49,9 @@ struct sql_unit *db_query_take_unit(struct http_request *request, const struct t
 /* Free the query, if there is one. */
 void db_query_release(struct http_request *request);
 
-int db_worker_start(struct delivery *delivery);
+/* Start the worker of a service, `name` and `owner` as tr_spawn takes them. */
+int db_worker_start(const struct service_context *context, const char *name, const char *owner,
+    struct call_service *service);
 extern const struct tr_type db_worker_type;
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/api/field.h"
+#include "services/common/field.h"
 
 #include <stdio.h>
 
 #include "base/assert.h"
 #include "crypto/encoding.h"
-#include "services/delivery/api/text.h"
-#include "services/delivery/mls/mls_check.h"
+#include "services/common/text.h"
 
 static const char *choice_name(const struct field *field, int64_t number)
 {
@@ -16,13 +15,6 @@ static const char *choice_name(const struct field *field, int64_t number)
     while (number-- > 0 && choice[1] != NULL)
         choice++;
     return *choice;
-}
-
-static const char *suite_name(int64_t number)
-{
-    const struct mls_suite *suite = mls_suite_of((uint16_t)number);
-
-    return suite == NULL ? "unknown" : suite->name;
 }
 
 /* True if the items of the list are values and not objects. */
@@ -58,25 +50,25 @@ static void put_json_value(
         json_put_bool(writer, field->name, value->number != 0);
         break;
     case FIELD_TIME_MS:
-        delivery_put_time(writer, field->name, value->number);
+        text_put_time(writer, field->name, value->number);
         break;
     case FIELD_TIME_S:
-        delivery_put_time_s(writer, field->name, value->number);
+        text_put_time_s(writer, field->name, value->number);
         break;
     case FIELD_BASE64:
-        delivery_put_base64(writer, field->name, value->bytes);
+        text_put_base64(writer, field->name, value->bytes);
         break;
     case FIELD_BYTES:
-        delivery_put_bytes(writer, field->name, value->bytes);
+        text_put_bytes(writer, field->name, value->bytes);
         break;
     case FIELD_HEX:
-        delivery_put_hex(writer, field->name, value->bytes);
+        text_put_hex(writer, field->name, value->bytes);
         break;
     case FIELD_CHOICE:
         json_put_text(writer, field->name, choice_name(field, value->number));
         break;
-    case FIELD_SUITE:
-        json_put_text(writer, field->name, suite_name(value->number));
+    case FIELD_NAMED:
+        json_put_text(writer, field->name, field->name_of(value->number));
         break;
     default:
         tr_assert(false); /* a field must have a value */
@@ -155,9 +147,9 @@ static void put_cbor_time(struct cbor_writer *writer, const char *name, int64_t 
 
 static void put_cbor_hex(struct cbor_writer *writer, const char *name, struct span bytes)
 {
-    char text[2 * MLS_REFERENCE_SIZE_MAX];
+    char text[2 * TEXT_HEX_BYTES_MAX];
 
-    tr_assert(bytes.size <= MLS_REFERENCE_SIZE_MAX);
+    tr_assert(bytes.size <= TEXT_HEX_BYTES_MAX);
     cbor_put_string(
         writer, name, (struct span){ text, crypto_hex_encode(bytes.at, bytes.size, text) });
 }
@@ -191,8 +183,8 @@ static void put_cbor_value(
     case FIELD_CHOICE:
         cbor_put_text(writer, field->name, choice_name(field, value->number));
         break;
-    case FIELD_SUITE:
-        cbor_put_text(writer, field->name, suite_name(value->number));
+    case FIELD_NAMED:
+        cbor_put_text(writer, field->name, field->name_of(value->number));
         break;
     default:
         tr_assert(false); /* a field must have a value */

@@ -19,16 +19,14 @@
  *    caller's token in its unit. A unit that fails stores nothing and leaves the token unused.
  * 2. Values of parameters live as long as the request.
  * 3. A call answers exactly once. A hook that returns false has answered, or will answer later. */
-#ifndef SERVICES_DELIVERY_API_CALL_H
-#define SERVICES_DELIVERY_API_CALL_H
+#ifndef SERVICES_COMMON_CALL_H
+#define SERVICES_COMMON_CALL_H
 
-#include "services/delivery/api/field.h"
-#include "services/delivery/api/param.h"
-#include "services/delivery/delivery.h"
-#include "services/delivery/store/audit.h"
-#include "services/delivery/store/role_store.h"
+#include "services/common/db_query.h"
+#include "services/common/field.h"
+#include "services/common/param.h"
 
-enum { CALL_STEPS_MAX = 12, CALL_DAY_MS = 86400000 };
+enum { CALL_STEPS_MAX = 12, CALL_DAY_MS = 86400000, CALL_ID_SIZE = 32, CALL_ROLES = 3 };
 
 /* ---- arguments of statements ----------------------------------------------------------------- */
 
@@ -104,9 +102,6 @@ struct step {
     .args = (const struct arg[]){ __VA_ARGS__, { .kind = ARG_IS_END } }
 #define EACH(param) ((param) + 1)
 #define CALL_STEPS(...) ((const struct step[]){ __VA_ARGS__, { .rows = 0 } })
-/* The caller did `action` in a conversation (an argument) to an account (an argument). */
-#define AUDIT(action, convo, target)                                                               \
-    { STEP(audit_put, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT(action), convo, target, ARG_NOW_MS(0)) }
 /* clang-format on */
 
 /* ---- where fields come from ------------------------------------------------------------------ */
@@ -149,6 +144,16 @@ enum call_from {
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
+/* The caller's role in what params[0] names, as the first steps of a unit. Each of them fails the
+ * unit. $1 is params[0], $2 the caller, $3 the role that the call demands. */
+struct role_check {
+    struct sql_statement exists;
+    struct sql_statement is_member;
+    struct sql_statement is_enough;
+    struct refusal missing, stranger;
+    struct refusal low[CALL_ROLES]; /* by the role that the call demands */
+};
+
 enum call_unit {
     CALL_BY_METHOD, /* a GET reads, a POST writes */
     CALL_READS,
@@ -158,7 +163,7 @@ enum call_unit {
 struct call {
     const struct param *params;       /* NULL: none, and the body is not looked at */
     const struct role_check *role_of; /* checks `role` in params[0]; NULL: anyone may call */
-    enum role role;
+    uint32_t role;
     enum call_unit unit;
     uint64_t key; /* of the unit; 0: call_key of params[0] if role_of is set, else of the caller */
     const struct step *steps;
@@ -180,7 +185,7 @@ struct call {
 struct call_run {
     const struct call *call;
     struct http_request *request;
-    struct delivery *delivery;
+    struct call_service *service;
     struct span caller;
     int64_t now_ms;
     struct param_value values[PARAMS_MAX];
@@ -193,7 +198,7 @@ struct call_run {
         uint32_t row, repeat,
             repeat_row; /* row `row` of the list is row `repeat_row` of a repeat */
     } seek;             /* where a FROM_ALL list is */
-    char id[AUDIT_ID_SIZE];
+    char id[CALL_ID_SIZE];
     bool has_id;
     void *data;    /* of the hooks */
     uint32_t next; /* of the hooks: the row at which they continue */
@@ -230,6 +235,8 @@ static inline struct span call_text(const struct call_run *run, uint32_t param)
 {
     return run->values[param].text;
 }
+/* Make an id: 128 random bits in hex. */
+void call_new_id(const struct tr_env *env, char ret_id[CALL_ID_SIZE]);
 /* The id of what this call creates. */
 struct span call_id(struct call_run *run);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/store/db_query.h"
+#include "services/common/db_query.h"
 
 #include <stdatomic.h>
 
@@ -22,7 +22,7 @@ struct db_worker_message {
 };
 
 struct db_worker {
-    struct delivery *delivery;
+    struct sql *database;
     struct sql_client sql;
     struct db_query *running;
     uint32_t number_next;
@@ -88,7 +88,7 @@ static int db_worker_begin(void *self, struct tr_context *ctx)
     struct db_worker *db_worker = self;
 
     (void)ctx;
-    sql_client_init(&db_worker->sql, db_worker->delivery->sql);
+    sql_client_init(&db_worker->sql, db_worker->database);
     return 0;
 }
 
@@ -113,7 +113,7 @@ static int db_worker_reset(void *self, enum tr_why why)
 
     (void)why;
     db_worker_finish(db_worker);
-    *db_worker = (struct db_worker){ .delivery = db_worker->delivery };
+    *db_worker = (struct db_worker){ .database = db_worker->database };
     return 0;
 }
 
@@ -134,19 +134,21 @@ const struct tr_type db_worker_type = {
     .message_drop = db_worker_drop,
 };
 
-int db_worker_start(struct delivery *delivery)
+int db_worker_start(const struct service_context *context, const char *name, const char *owner,
+    struct call_service *service)
 {
-    return tr_spawn(delivery->system, &db_worker_type, &(struct db_worker){ .delivery = delivery },
-        &(struct tr_spawn_options){ .name = "delivery database worker",
-            .owner = "delivery",
-            .supervisor = delivery->supervisor,
+    return tr_spawn(context->system, &db_worker_type,
+        &(struct db_worker){ .database = context->sql },
+        &(struct tr_spawn_options){ .name = name,
+            .owner = owner,
+            .supervisor = context->supervisor,
             .box = { .capacity = 4096, .full = TR_FULL_FAIL } },
-        &delivery->db_worker);
+        &service->db_worker);
 }
 
 /* ---- the request's side --------------------------------------------------------------------- */
 
-static bool db_query_send(struct http_request *request, struct delivery *delivery,
+static bool db_query_send(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data)
 {
     struct db_query *db_query = unit == NULL ? NULL : base_calloc(sizeof *db_query);
@@ -161,23 +163,23 @@ static bool db_query_send(struct http_request *request, struct delivery *deliver
     db_query->is_read = is_read;
     db_query->data = data;
     http_set_data(request, db_query);
-    if (http_ask(request, delivery->db_worker, &message, sizeof message, then) == 0)
+    if (http_ask(request, service->db_worker, &message, sizeof message, then) == 0)
         return true;
     db_query_unref(db_query);
     db_query_release(request);
     return false;
 }
 
-void db_query_start(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
-    bool is_read, http_then_fn then)
+void db_query_start(struct http_request *request, const struct call_service *service,
+    struct sql_unit *unit, bool is_read, http_then_fn then)
 {
-    db_query_start_with(request, delivery, unit, is_read, then, NULL, NULL);
+    db_query_start_with(request, service, unit, is_read, then, NULL, NULL);
 }
 
-void db_query_start_with(struct http_request *request, struct delivery *delivery,
+void db_query_start_with(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data))
 {
-    if (db_query_send(request, delivery, unit, is_read, then, data))
+    if (db_query_send(request, service, unit, is_read, then, data))
         return;
     if (drop != NULL)
         drop(data);

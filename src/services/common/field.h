@@ -11,8 +11,8 @@
  *
  * The writer knows names and types. A struct field_source knows the values: rows of a unit (call.c),
  * or members of a struct. `from`, `step` and `at` are the source's own. */
-#ifndef SERVICES_DELIVERY_API_FIELD_H
-#define SERVICES_DELIVERY_API_FIELD_H
+#ifndef SERVICES_COMMON_FIELD_H
+#define SERVICES_COMMON_FIELD_H
 
 #include "json/cbor.h"
 #include "json/json_write.h"
@@ -28,7 +28,7 @@ enum field_type {
     FIELD_BYTES,   /* {"$bytes": base64}; in CBOR bytes */
     FIELD_HEX,     /* a text */
     FIELD_CHOICE,  /* a number as its place in `choices`; a number past the end is the last one */
-    FIELD_SUITE,   /* a cipher suite's number as its registered name */
+    FIELD_NAMED,   /* a number as the text that `name_of` returns */
     FIELD_DOUBLE,  /* or null; only a `put` writes it */
     FIELD_OBJECT,  /* of `fields` */
     FIELD_LIST, /* of at most `number` (0: any) objects of `fields`; of bare values if the first of them has no name */
@@ -50,6 +50,7 @@ struct field {
     bool is_optional; /* a value may be absent; an absent value is always left out */
     int64_t number;
     const char *const *choices; /* ends with NULL */
+    const char *(*name_of)(int64_t number);
     const struct field *fields;
     field_put_fn put;
 };
@@ -60,7 +61,7 @@ struct field {
 
 struct field_value {
     bool is_there;
-    int64_t number;    /* INT, BOOL, TIME, CHOICE, SUITE */
+    int64_t number;    /* INT, BOOL, TIME, CHOICE, NAMED */
     struct span bytes; /* the others */
 };
 

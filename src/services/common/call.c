@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/api/call.h"
+#include "services/common/call.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
-#include "services/delivery/store/db_query.h"
+#include "services/common/db_query.h"
 #include "sql/unit.h"
 
 static const uint32_t NO_STEP = UINT32_MAX;
@@ -19,10 +19,20 @@ uint64_t call_key(struct span owner)
     return hash;
 }
 
+void call_new_id(const struct tr_env *env, char ret_id[CALL_ID_SIZE])
+{
+    unsigned long long high = env->random(env->data);
+    unsigned long long low = env->random(env->data);
+    char text[CALL_ID_SIZE + 1];
+
+    (void)snprintf(text, sizeof text, "%016llx%016llx", high, low);
+    memcpy(ret_id, text, CALL_ID_SIZE);
+}
+
 struct span call_id(struct call_run *run)
 {
     if (!run->has_id)
-        audit_new_id(run->delivery, run->id);
+        call_new_id(run->service->env, run->id);
     run->has_id = true;
     return (struct span){ run->id, sizeof run->id };
 }
@@ -62,26 +72,17 @@ struct span call_keep(struct call_run *run, struct span bytes)
 
 /* NULL: the role was enough. */
 static const struct refusal *refusal_of_role(
-    const struct call *call, const struct sql_statement *failed, struct refusal *refusal)
+    const struct call *call, const struct sql_statement *failed)
 {
     const struct role_check *check = call->role_of;
 
     if (check == NULL)
         return NULL;
-    if (failed == &check->exists)
-        *refusal = (struct refusal){ 404, check->missing_label, check->missing_text, 0 };
-    else if (failed == &check->is_member)
-        *refusal =
-            (struct refusal){ 403, "NotMember", "You are not a member of this conversation.", 0 };
-    else if (failed == &check->is_enough)
-        *refusal = (struct refusal){ 403, "NotAdmin",
-            call->role == ROLE_ADMIN
-                ? "Only an admin of this conversation may do this."
-                : "Only an admin or moderator of this conversation may do this.",
-            0 };
-    else
-        return NULL;
-    return refusal;
+    tr_assert(call->role < CALL_ROLES);
+    return failed == &check->exists      ? &check->missing
+           : failed == &check->is_member ? &check->stranger
+           : failed == &check->is_enough ? &check->low[call->role]
+                                         : NULL;
 }
 
 /* The declared step that a step of the unit belongs to: the last that begins at or before it. */
@@ -102,11 +103,10 @@ static void refuse_failed(struct call_run *run, const struct sql_unit *unit)
         "This changed in the meantime; read it again.", 0 };
     int64_t failed = sql_unit_failed_step(unit);
     const struct step *step = declared_step(run, failed);
-    struct refusal of_role;
     const struct refusal *refusal;
 
     tr_assert(failed >= 0);
-    refusal = refusal_of_role(run->call, unit->steps[failed].statement, &of_role);
+    refusal = refusal_of_role(run->call, unit->steps[failed].statement);
     if (refusal == NULL && step != NULL && step->conflict.status != 0 &&
         sql_unit_status(unit) == SQL_ECONSTRAINT)
         refusal = &step->conflict;
@@ -143,7 +143,7 @@ int64_t call_changed(const struct call_run *run, uint32_t step)
 static bool is_number(enum field_type type)
 {
     return type == FIELD_INT || type == FIELD_BOOL || type == FIELD_TIME_MS ||
-           type == FIELD_TIME_S || type == FIELD_CHOICE || type == FIELD_SUITE;
+           type == FIELD_TIME_S || type == FIELD_CHOICE || type == FIELD_NAMED;
 }
 
 static struct field_value value_of_cell(
@@ -310,7 +310,7 @@ void call_answer(struct call_run *run)
         run->call->after(run);
     db_query_release(run->request);
     run->unit = NULL;
-    if (!run->call->is_large || delivery_may_answer(run->delivery, answer.size)) {
+    if (!run->call->is_large || call_may_answer(run->service, answer.size)) {
         call_respond(run->request, &answer);
         return;
     }
@@ -386,7 +386,7 @@ static void bind_item(
 static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct step *step,
     const struct arg *arg, uint32_t item)
 {
-    char id[AUDIT_ID_SIZE];
+    char id[CALL_ID_SIZE];
 
     switch ((int)arg->kind) {
     case ARG_IS_NULL:
@@ -421,7 +421,7 @@ static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct s
         sql_unit_text(unit, call_id(run));
         break;
     case ARG_IS_RANDOM_ID:
-        audit_new_id(run->delivery, id);
+        call_new_id(run->service->env, id);
         sql_unit_text(unit, (struct span){ id, sizeof id });
         break;
     case ARG_IS_INT:
@@ -467,12 +467,30 @@ static uint64_t unit_key(const struct call_run *run)
     return call_key(run->call->role_of == NULL ? run->caller : call_text(run, 0));
 }
 
+static void add_role_steps(const struct call_run *run, struct sql_unit *unit)
+{
+    const struct role_check *check = run->call->role_of;
+    const struct sql_statement *const steps[] = { &check->exists, &check->is_member,
+        &check->is_enough };
+    struct span id = call_text(run, 0);
+
+    tr_assert(id.at != NULL);
+    for (uint32_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        sql_unit_step(unit, steps[i], 1);
+        sql_unit_text(unit, id);
+        if (i > 0)
+            sql_unit_text(unit, run->caller);
+        if (i > 1)
+            sql_unit_int(unit, run->call->role);
+    }
+}
+
 static void build_unit(struct call_run *run, struct sql_unit *unit)
 {
     const struct call *call = run->call;
 
     if (call->role_of != NULL)
-        role_add_steps(unit, call->role_of, call_text(run, 0), run->caller, call->role);
+        add_role_steps(run, unit);
     for (uint32_t i = 0; call->steps[i].statement != NULL || call->steps[i].add != NULL; i++) {
         tr_assert(i < CALL_STEPS_MAX);
         run->first[i] = NO_STEP;
@@ -498,7 +516,7 @@ void call_start(struct call_run *run, const struct call *call)
             auth_consume(unit, auth_claims_of(run->request));
         build_unit(run, unit);
     }
-    db_query_start_with(run->request, run->delivery, unit, is_read, call_finished, run, NULL);
+    db_query_start_with(run->request, run->service, unit, is_read, call_finished, run, NULL);
 }
 
 void call_next(struct call_run *run, const struct call *call)
@@ -553,9 +571,9 @@ void call_begin(struct http_request *request, const struct call *call)
     }
     run->call = call;
     run->request = request;
-    run->delivery = http_service(request);
+    run->service = http_service(request);
     run->caller = claims->issuer;
-    run->now_ms = delivery_now_ms(run->delivery);
+    run->now_ms = call_now_ms(run->service);
     if (call_read(run))
         call_start(run, run->call);
 }

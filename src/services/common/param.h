@@ -2,8 +2,8 @@
 /* param.h: the parameters of a call as a table. A GET has them in its query, a POST in its JSON
  * body; the table and the rules are the same. Values point into the request's own memory: the
  * body is parsed and decoded in place, and lives as long as the request. */
-#ifndef SERVICES_DELIVERY_API_PARAM_H
-#define SERVICES_DELIVERY_API_PARAM_H
+#ifndef SERVICES_COMMON_PARAM_H
+#define SERVICES_COMMON_PARAM_H
 
 #include "http/http.h"
 #include "json/json_expect.h"

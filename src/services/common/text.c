@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/api/text.h"
+#include "services/common/text.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -7,10 +7,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/encoding.h"
-#include "services/delivery/mls/mls_check.h"
 
 /* Base64 needs no escaping: it is written between quotes as it is. */
-void delivery_put_base64(struct json_writer *writer, const char *key, struct span bytes)
+void text_put_base64(struct json_writer *writer, const char *key, struct span bytes)
 {
     struct buffer text = { 0 };
     char *to = buffer_reserve(&text, crypto_base64_size(bytes.size) + 2);
@@ -26,14 +25,14 @@ void delivery_put_base64(struct json_writer *writer, const char *key, struct spa
     buffer_free(&text);
 }
 
-void delivery_put_bytes(struct json_writer *writer, const char *key, struct span bytes)
+void text_put_bytes(struct json_writer *writer, const char *key, struct span bytes)
 {
     json_put_object(writer, key);
-    delivery_put_base64(writer, "$bytes", bytes);
+    text_put_base64(writer, "$bytes", bytes);
     json_put_end(writer);
 }
 
-void delivery_put_time(struct json_writer *writer, const char *key, int64_t unix_ms)
+void text_put_time(struct json_writer *writer, const char *key, int64_t unix_ms)
 {
     time_t seconds = (time_t)(unix_ms / 1000);
     char text[48];
@@ -45,17 +44,17 @@ void delivery_put_time(struct json_writer *writer, const char *key, int64_t unix
     json_put_text(writer, key, text);
 }
 
-void delivery_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s)
+void text_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s)
 {
     if (unix_s <= INT64_C(253402300799))
-        delivery_put_time(writer, key, unix_s * 1000);
+        text_put_time(writer, key, unix_s * 1000);
 }
 
-void delivery_put_hex(struct json_writer *writer, const char *key, struct span bytes)
+void text_put_hex(struct json_writer *writer, const char *key, struct span bytes)
 {
-    char text[2 * MLS_REFERENCE_SIZE_MAX];
+    char text[2 * TEXT_HEX_BYTES_MAX];
 
-    tr_assert(bytes.size <= MLS_REFERENCE_SIZE_MAX);
+    tr_assert(bytes.size <= TEXT_HEX_BYTES_MAX);
     json_put_string(
         writer, key, (struct span){ text, crypto_hex_encode(bytes.at, bytes.size, text) });
 }
@@ -74,7 +73,7 @@ static struct span to_base64url(char *text, size_t size)
     return (struct span){ text, size };
 }
 
-bool delivery_get_bytes(const struct json *value, size_t size_max, struct span *ret_bytes)
+bool text_get_bytes(const struct json *value, size_t size_max, struct span *ret_bytes)
 {
     struct span text;
     char *bytes;
@@ -133,7 +132,7 @@ static bool is_date(int64_t year, int64_t month, int64_t day)
            day <= days[month - 1] + (month == 2 && is_leap ? 1 : 0);
 }
 
-bool delivery_get_time(struct span text, int64_t *ret_unix_s)
+bool text_get_time(struct span text, int64_t *ret_unix_s)
 {
     int64_t year, month, day, hour, minute, second;
 

@@ -7,30 +7,52 @@
 
 #include "sql/sql.h"
 
-enum {
-    BLOCKS_MAX = 10000,
-    BLOCKS_CHUNK = 20
-}; /* of one blocker; accounts in one consent_find_blocks */
+/* Blocks of one blocker; accounts in one consent_find_blocks. */
+enum { BLOCKS_MAX = 10000, BLOCKS_CHUNK = 20 };
 
+#define CONSENT_TIMES                                                                              \
+    "CASE WHEN opted_in = 1 THEN changed_ms END, CASE WHEN opted_in = 0 THEN changed_ms END"
 /* Columns: opted_in, when it opted in, when it opted out (one of the two is NULL). */
-extern const struct sql_statement consent_put;
+SQL_STATEMENT(consent_put,
+    "INSERT INTO consents (did, opted_in, changed_ms) VALUES ($1, $2, $3)"
+    " ON CONFLICT (did) DO UPDATE SET opted_in = excluded.opted_in, changed_ms ="
+    " CASE WHEN consents.opted_in = excluded.opted_in THEN consents.changed_ms"
+    " ELSE excluded.changed_ms END RETURNING opted_in, " CONSENT_TIMES);
 /* Of one account, known or not. Columns: is in, is out, and the two times. */
-extern const struct sql_statement consent_get;
+SQL_STATEMENT(consent_get,
+    "SELECT COUNT(CASE WHEN opted_in = 1 THEN 1 END), COUNT(CASE"
+    " WHEN opted_in = 0 THEN 1 END), MAX(CASE WHEN opted_in = 1 THEN changed_ms END), MAX(CASE"
+    " WHEN opted_in = 0 THEN changed_ms END) FROM consents WHERE did = $1");
 
 /* Find a row if either of $1 and $2 has blocked the other, or if $1 has opted out. */
-extern const struct sql_statement consent_find_block;
-extern const struct sql_statement consent_find_opt_out;
+SQL_STATEMENT(consent_find_block,
+    "SELECT 1 FROM blocks WHERE (blocker = $1 AND blocked = $2) OR (blocker = $2 AND blocked = $1)"
+    " LIMIT 1");
+SQL_STATEMENT(consent_find_opt_out, "SELECT 1 FROM consents WHERE did = $1 AND opted_in = 0");
 
-extern const struct sql_statement consent_put_block;
-extern const struct sql_statement consent_delete_block;
+SQL_STATEMENT(consent_put_block,
+    "INSERT INTO blocks (blocker, blocked, uri, created_ms)"
+    " SELECT $1, $2, $3, $4 WHERE (SELECT COUNT(*) FROM blocks WHERE blocker = $1) < $5"
+    " ON CONFLICT (blocker, blocked) DO UPDATE SET uri = excluded.uri");
+SQL_STATEMENT(consent_delete_block, "DELETE FROM blocks WHERE blocker = $1 AND blocked = $2");
 /* Decline the requests from $2 that $1 accepted or has not answered. */
-extern const struct sql_statement consent_close_requests;
+SQL_STATEMENT(consent_close_requests,
+    "UPDATE chat_requests SET state = 2, changed_ms = $3 WHERE sender = $2 AND recipient = $1"
+    " AND state < 2");
 /* The conversations that $1 and $2 share; $3 is 1 for an unblock. Columns: convo, what $1 can do:
  * 0 nothing, 1 remove $2, 2 leave. */
-extern const struct sql_statement consent_list_shared;
+SQL_STATEMENT(consent_list_shared,
+    "SELECT a.convo, CASE WHEN CAST($3 AS BIGINT) = 1 THEN 0 WHEN a.is_admin = 1 THEN 1 ELSE 2 END"
+    " FROM members a JOIN members b ON b.convo = a.convo AND b.did = $2 AND b.leave_seq IS NULL"
+    " WHERE a.did = $1 AND a.leave_seq IS NULL ORDER BY a.convo LIMIT 1000");
 /* Blocks by $1 of any of BLOCKS_CHUNK accounts, and blocks between members of a conversation.
  * Columns: blocker, blocked, uri, created_ms. */
-extern const struct sql_statement consent_find_blocks;
-extern const struct sql_statement consent_list_conflicts;
+SQL_STATEMENT(consent_find_blocks,
+    "SELECT blocker, blocked, uri, created_ms FROM blocks WHERE blocker = $1 AND blocked IN ($2,"
+    " $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)");
+SQL_STATEMENT(consent_list_conflicts,
+    "SELECT b.blocker, b.blocked, b.uri, b.created_ms FROM members x JOIN blocks b ON b.blocker ="
+    " x.did JOIN members y ON y.convo = x.convo AND y.did = b.blocked AND y.leave_seq IS NULL"
+    " WHERE x.convo = $1 AND x.leave_seq IS NULL ORDER BY b.blocker, b.blocked LIMIT 1000");
 
 #endif

@@ -3,17 +3,29 @@
 #ifndef SERVICES_DELIVERY_STORE_LOG_STORE_H
 #define SERVICES_DELIVERY_STORE_LOG_STORE_H
 
-#include "sql/sql.h"
+#include "services/delivery/store/schema.h"
 
 enum { COMMITS_MAX = 1000 };
 
+#define LOG_PAGE_OF(of_kind)                                                                       \
+    "SELECT MAX(c.epoch), MAX(c.seq), MAX(c.kept_from),"                                           \
+    " MIN(CASE WHEN m.leave_seq IS NULL OR m.leave_seq > $3 THEN m.join_seq END),"                 \
+    " NULL, NULL, NULL, NULL,"                                                                     \
+    " MAX(CASE WHEN m.did IS NULL THEN NULL WHEN m.leave_seq IS NULL THEN 1 ELSE 0 END)"           \
+    " FROM convos c LEFT JOIN members m ON m.convo = c.id AND m.did = $2 WHERE c.id = $1"          \
+    " UNION ALL SELECT * FROM (SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.message_id, l.op,"   \
+    " l.sender, CASE WHEN LENGTH(l.bytes) <= $6 OR l.seq = $7 THEN l.bytes END, l.created_ms"      \
+    " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND " of_kind                                   \
+    " AND l.kind <> 4 AND l.kind <> 6 AND l.epoch >= $8" LOG_SEEN_BY(                              \
+        "$1", "$2") " ORDER BY l.seq LIMIT $5) AS page"
 /* A page of the log of $1 for $2, after seq $3, from epoch $8 on, of kinds up to $4 or of the one
  * kind $4: $5 rows. It has what was said while the caller was in, with the commit that removed it,
  * and no commit that is revoked or of a former group. No call is more frequent, so it is one
  * statement: the first row describes the conversation and the caller (enum head_column), the others
  * are of the log (enum log_column). A row has its bytes if they are at most $6, or its seq is $7. */
-extern const struct sql_statement log_list;
-extern const struct sql_statement log_list_rare;
+SQL_STATEMENT(log_list, LOG_PAGE_OF("l.kind <= $4"));
+/* By the index log_kinds. */
+SQL_STATEMENT(log_list_rare, LOG_PAGE_OF("l.kind <> 1 AND l.kind = $4"));
 enum head_column { HEAD_EPOCH, HEAD_SEQ, HEAD_KEPT_FROM, HEAD_JOIN_SEQ, HEAD_IS_IN = 8 };
 enum log_column {
     LOG_SEQ,
@@ -27,29 +39,62 @@ enum log_column {
     LOG_CREATED_MS,
 };
 /* Columns: epoch, seq, kept_from, group_info_epoch, epoch of the oldest commit that is kept. */
-extern const struct sql_statement log_find_convo;
+SQL_STATEMENT(log_find_convo,
+    "SELECT c.epoch, c.seq, c.kept_from, c.group_info_epoch, (SELECT MIN(l.base_epoch) + 1"
+    " FROM log l WHERE l.convo = c.id AND l.kind = 3) FROM convos c WHERE c.id = $1");
 /* Of $2 as far as seq $3 is concerned. Columns: since when it was in, is it in now, when it left. */
-extern const struct sql_statement log_find_member;
+SQL_STATEMENT(log_find_member,
+    "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END), MAX(CASE"
+    " WHEN leave_seq IS NULL THEN 1 ELSE 0 END), MAX(leave_seq) FROM members WHERE convo = $1"
+    " AND did = $2 HAVING COUNT(*) > 0");
 /* Commits that led to epochs from $3 + 1 to $4. Columns: seq, kind, base_epoch, epoch, id that the
  * sender gave, bytes, created_ms, sender, rows before the cut to $6 bytes. */
-extern const struct sql_statement log_list_commits;
+SQL_STATEMENT(log_list_commits,
+    LOG_CUT("l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
+            ", l.bytes, l.created_ms, l.sender, (SELECT COUNT(*) FROM page)",
+        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 3"
+        " AND l.base_epoch >= $3 AND l.base_epoch < $4" LOG_SEEN_BY(
+            "$1", "$2") " ORDER BY l.base_epoch LIMIT $5",
+        "$1", "$6"));
 
 /* How far the message that $3 sent as $2 came. Columns: seq, epoch, created_ms, members at that
- * time without the sender, those of them that have read it. */
-extern const struct sql_statement log_find_status;
+ * time without the sender, those of them that have read it.
+ * A message is found by its op, which has the sender's own id (api_set_op); with an idempotency key
+ * beside it the id stands alone. One of two indexes finds it: with an OR SQLite uses neither. */
+SQL_STATEMENT(log_find_status,
+    "SELECT l.seq, l.epoch, l.created_ms, COUNT(m.did), COUNT(CASE WHEN m.read_seq >="
+    " l.seq THEN 1 END) FROM log l LEFT JOIN members m ON m.convo = l.convo AND m.did <> l.sender"
+    " AND m.join_seq < l.seq AND (m.leave_seq IS NULL OR m.leave_seq > l.seq) WHERE l.convo = $1"
+    " AND l.seq = COALESCE((SELECT o.seq FROM log o WHERE o.convo = $1 AND o.op = 'msg:'"
+    " || CAST($3 AS TEXT) || ':' || CAST($2 AS TEXT)), (SELECT n.seq FROM log n WHERE n.convo = $1"
+    " AND n.message_id = $2 AND n.sender = $3 LIMIT 1)) GROUP BY l.convo, l.seq");
 
+#define LOG_UNREAD                                                                                 \
+    "COALESCE(NULLIF((SELECT COUNT(*) FROM log l WHERE l.convo = m.convo AND l.seq > m.read_seq"   \
+    " AND l.kind = 1 AND l.sender <> m.did), 0), m.unread_extra)"
 /* Count the unread messages of $1: those of others behind its cursor, or 1 for a conversation that it
  * has marked. Columns: convo, count; of one conversation of $2: count. */
-extern const struct sql_statement log_count_unread;
-extern const struct sql_statement log_count_unread_in;
+SQL_STATEMENT(log_count_unread,
+    "SELECT m.convo, " LOG_UNREAD " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL"
+    " ORDER BY m.convo");
+SQL_STATEMENT(log_count_unread_in,
+    "SELECT " LOG_UNREAD " FROM members m WHERE m.convo = $1 AND m.did = $2"
+    " AND m.leave_seq IS NULL");
 
 /* Receipts of a conversation. Columns: seq, chain, kept_chain, kept_from; 1, if $2 is a member; seq
  * of the newest receipt that is kept; the receipt before seq $2; and from $2 on: seq, kind,
  * base_epoch, sha256, receipt. */
-extern const struct sql_statement receipt_find_head;
-extern const struct sql_statement receipt_find_member;
-extern const struct sql_statement receipt_find_newest;
-extern const struct sql_statement receipt_find_previous;
-extern const struct sql_statement receipt_list;
+SQL_STATEMENT(
+    receipt_find_head, "SELECT seq, chain, kept_chain, kept_from FROM convos WHERE id = $1");
+SQL_STATEMENT(receipt_find_member,
+    "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(receipt_find_newest,
+    "SELECT seq FROM log WHERE convo = $1 AND receipt IS NOT NULL ORDER BY seq DESC LIMIT 1");
+SQL_STATEMENT(receipt_find_previous,
+    "SELECT receipt FROM log WHERE convo = $1 AND seq < $2 AND receipt IS NOT NULL"
+    " ORDER BY seq DESC LIMIT 1");
+SQL_STATEMENT(receipt_list,
+    "SELECT seq, kind, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq >= $2"
+    " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");
 
 #endif

@@ -31,313 +31,278 @@ _Static_assert(ACT_CONVO_SIZE_MAX < 256, "the size of an id is a byte");
 
 /* ---- numbers and bytes ---------------------------------------------------------------------- */
 
-/* Without `bytes` it only counts. */
+/* Each function below describes a part of the packed form once: it counts the bytes of a value,
+ * writes them, or reads the value from them. */
 struct packer {
-    unsigned char *bytes;
+    unsigned char *bytes; /* NULL: count only */
     size_t size;
+    bool is_reading;
 };
 
-static void pack_byte(struct packer *packer, unsigned byte)
+static void pack_bytes(struct packer *packer, void *bytes, size_t size)
 {
-    if (packer->bytes != NULL)
-        packer->bytes[packer->size] = (unsigned char)byte;
-    packer->size++;
-}
-
-static void pack_number(struct packer *packer, uint64_t number)
-{
-    for (; number >= 0x80; number >>= 7)
-        pack_byte(packer, (unsigned)(number & 0x7f) | 0x80);
-    pack_byte(packer, (unsigned)number);
-}
-
-/* Numbers near zero are short, of either sign. */
-static void pack_signed(struct packer *packer, int64_t number)
-{
-    pack_number(packer, (uint64_t)number << 1 ^ (number < 0 ? UINT64_MAX : 0));
-}
-
-static void pack_bytes(struct packer *packer, const void *bytes, size_t size)
-{
-    if (packer->bytes != NULL && size > 0)
+    if (packer->is_reading)
+        memcpy(bytes, packer->bytes + packer->size, size);
+    else if (packer->bytes != NULL)
         memcpy(packer->bytes + packer->size, bytes, size);
     packer->size += size;
 }
 
-static void pack_span(struct packer *packer, struct span span)
+static void pack_number(struct packer *packer, uint64_t *number)
 {
-    pack_number(packer, span.size);
-    pack_bytes(packer, span.at, span.size);
-}
-
-static uint64_t take_number(const unsigned char **at)
-{
-    uint64_t number = 0;
+    uint64_t left = *number;
     unsigned shift = 0;
+    unsigned char byte;
 
-    for (; (**at & 0x80) != 0; shift += 7)
-        number |= (uint64_t)(*(*at)++ & 0x7f) << shift;
-    return number | (uint64_t)(*(*at)++) << shift;
+    *number = 0;
+    do {
+        byte = (unsigned char)((left & 0x7f) | (left >= 0x80 ? 0x80 : 0));
+        pack_bytes(packer, &byte, 1);
+        *number |= (uint64_t)(byte & 0x7f) << shift;
+        left >>= 7;
+        shift += 7;
+    } while ((byte & 0x80) != 0);
 }
 
-static int64_t take_signed(const unsigned char **at)
+static void pack_u32(struct packer *packer, uint32_t *number)
 {
-    uint64_t number = take_number(at);
+    uint64_t wide = *number;
 
-    return (int64_t)(number >> 1 ^ ((number & 1) != 0 ? UINT64_MAX : 0));
+    pack_number(packer, &wide);
+    *number = (uint32_t)wide;
 }
 
-static void take_bytes(const unsigned char **at, void *bytes, size_t size)
+/* Numbers near zero are short, of either sign. */
+static void pack_signed(struct packer *packer, int64_t *number)
 {
-    memcpy(bytes, *at, size);
-    *at += size;
+    uint64_t packed = (uint64_t)*number << 1 ^ (*number < 0 ? UINT64_MAX : 0);
+
+    pack_number(packer, &packed);
+    *number = (int64_t)(packed >> 1 ^ ((packed & 1) != 0 ? UINT64_MAX : 0));
 }
 
-static struct span take_span(const unsigned char **at)
+/* Packs span->size bytes; reading borrows them. */
+static void pack_text(struct packer *packer, struct span *span)
 {
-    size_t size = (size_t)take_number(at);
-    struct span span = { (const char *)*at, size };
-
-    *at += size;
-    return span;
+    if (packer->is_reading)
+        span->at = (const char *)packer->bytes + packer->size;
+    else if (packer->bytes != NULL && span->size > 0)
+        memcpy(packer->bytes + packer->size, span->at, span->size);
+    packer->size += span->size;
 }
 
-/* ---- packing -------------------------------------------------------------------------------- */
+static void pack_span(struct packer *packer, struct span *span)
+{
+    uint64_t size = span->size;
+
+    pack_number(packer, &size);
+    span->size = (size_t)size;
+    pack_text(packer, span);
+}
+
+/* ---- the packed form ------------------------------------------------------------------------ */
 
 static unsigned flags_of(const struct convo *convo)
 {
-    unsigned flags = LOADED;
-
     if (convo->state != CONVO_LIVE)
         return 0;
     if (!convo->is_there)
-        return flags;
-    flags |= THERE;
-    if (convo->newest.is_there)
-        flags |= NEWEST;
-    if (memcmp(&convo->policy, &policy_default, sizeof convo->policy) != 0)
-        flags |= POLICY;
-    return flags;
+        return LOADED;
+    return LOADED | THERE | (convo->newest.is_there ? NEWEST : 0u) |
+           (memcmp(&convo->policy, &policy_default, sizeof policy_default) != 0 ? POLICY : 0u);
+}
+
+static bool is_packed_whole(const unsigned char *packed)
+{
+    return (packed[FLAGS_AT] & (LOADED | THERE)) == (LOADED | THERE);
+}
+
+/* Reads behind the id. */
+static struct packer packed_reader(unsigned char *packed)
+{
+    return (struct packer){
+        .bytes = packed, .size = ID_AT + (size_t)packed[ID_AT - 1], .is_reading = true
+    };
+}
+
+/* Packs what a view of a sleeping conversation needs. Returns the number of members, which
+ * follow. */
+static uint32_t pack_head(struct packer *packer, struct convo *convo)
+{
+    struct convo_point *point = &convo->committed;
+    uint32_t kind = (uint32_t)point->kind, count = convo->roster.count;
+
+    pack_number(packer, &point->epoch);
+    pack_number(packer, &point->seq);
+    pack_number(packer, &point->confirmed);
+    pack_u32(packer, &kind);
+    point->kind = (int)kind;
+    pack_bytes(packer, point->chain, sizeof point->chain);
+    pack_number(packer, &convo->kept.from);
+    pack_number(packer, &convo->kept.trims);
+    pack_u32(packer, &convo->roster.in_count);
+    pack_u32(packer, &count);
+    pack_span(packer, &convo->texts.creator);
+    return count;
 }
 
 static void pack_member(
-    struct packer *packer, const struct convo *convo, const struct member *member)
+    struct packer *packer, struct span creator, struct span *did, struct member *member)
 {
-    bool is_creator = span_equal(member_did(member), convo->texts.creator);
+    unsigned char flags =
+        (unsigned char)(member->roles | (member->is_in ? PACKED_IN : 0) |
+                        (member->was_removed ? PACKED_REMOVED : 0) |
+                        (member->has_reported ? PACKED_REPORTED : 0) |
+                        (!packer->is_reading && span_equal(*did, creator) ? PACKED_CREATOR : 0));
 
-    pack_byte(packer, member->roles | (member->is_in ? PACKED_IN : 0) |
-                          (member->was_removed ? PACKED_REMOVED : 0) |
-                          (member->has_reported ? PACKED_REPORTED : 0) |
-                          (is_creator ? PACKED_CREATOR : 0));
-    if (!is_creator)
-        pack_span(packer, member_did(member));
-    pack_number(packer, member->join_seq);
-    pack_number(packer, member->read_seq);
-    pack_signed(packer, member->joined_ms);
-    pack_signed(packer, member->left_ms);
-    pack_signed(packer, member->quarantined_until_ms);
-}
-
-static void pack_point(struct packer *packer, const struct convo_point *point)
-{
-    pack_number(packer, point->epoch);
-    pack_number(packer, point->seq);
-    pack_number(packer, point->confirmed);
-    pack_number(packer, (unsigned)point->kind);
-    pack_bytes(packer, point->chain, sizeof point->chain);
-}
-
-static void pack_texts(struct packer *packer, const struct convo_texts *texts)
-{
-    const struct mls_suite *suite = mls_suite_named(texts->suite);
-
-    pack_number(packer, suite == NULL ? 0 : suite->id);
-    if (suite == NULL)
-        pack_span(packer, texts->suite);
-    pack_span(packer, texts->creator);
-    pack_span(packer, texts->name);
-    pack_span(packer, texts->description);
-    pack_span(packer, texts->group_id);
-    pack_span(packer, texts->group_name);
-}
-
-static void pack_convo(struct packer *packer, const struct convo *convo)
-{
-    unsigned flags = flags_of(convo);
-
-    pack_byte(packer, 0);
-    pack_byte(packer, flags);
-    pack_byte(packer, (unsigned)convo->texts.id.size);
-    pack_bytes(packer, convo->texts.id.at, convo->texts.id.size);
-    if ((flags & THERE) == 0)
-        return;
-    pack_point(packer, &convo->committed);
-    pack_number(packer, convo->roster.in_count); /* convo_slot_show() reads it without unpacking */
-    pack_number(packer, convo->kept.from);
-    pack_number(packer, convo->kept.trims);
-    pack_number(packer, convo->roster.count);
-    pack_texts(packer, &convo->texts);
-    pack_signed(packer, convo->created_ms);
-    pack_signed(packer, convo->active_ms);
-    pack_span(packer, (struct span){ convo->revoked.bytes, convo->revoked.size });
-    for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
-        pack_signed(packer, convo->policy.fields[i]);
-    for (uint32_t i = 0; i < convo->roster.count; i++)
-        pack_member(packer, convo, &convo->roster.members[i]);
-    if ((flags & NEWEST) == 0)
-        return;
-    pack_number(packer, convo->newest.sender);
-    pack_number(packer, convo->newest.seq);
-    pack_number(packer, convo->newest.base_epoch);
-    pack_bytes(packer, convo->newest.sha256, sizeof convo->newest.sha256);
-}
-
-/* ---- unpacking ------------------------------------------------------------------------------ */
-
-static void take_point(const unsigned char **at, struct convo_point *point)
-{
-    point->epoch = take_number(at);
-    point->seq = take_number(at);
-    point->confirmed = take_number(at);
-    point->kind = (int)take_number(at);
-    take_bytes(at, point->chain, sizeof point->chain);
-}
-
-static void take_kept(const unsigned char **at, struct convo_kept *kept)
-{
-    kept->from = take_number(at);
-    kept->trims = take_number(at);
-}
-
-static void take_texts(const unsigned char **at, struct convo_texts *texts)
-{
-    uint16_t suite = (uint16_t)take_number(at);
-
-    texts->suite = suite == 0 ? take_span(at) : span_of(mls_suite_of(suite)->name);
-    texts->creator = take_span(at);
-    texts->name = take_span(at);
-    texts->description = take_span(at);
-    texts->group_id = take_span(at);
-    texts->group_name = take_span(at);
-}
-
-static int take_member(const unsigned char **at, struct convo *convo)
-{
-    unsigned flags = *(*at)++;
-    struct span did = (flags & PACKED_CREATOR) != 0 ? convo->texts.creator : take_span(at);
-    struct member *member = roster_get(&convo->roster, did);
-
-    if (member == NULL)
-        return TR_ENOMEM;
+    pack_bytes(packer, &flags, 1);
     member->roles = (uint8_t)(flags & (MEMBER_ADMIN | MEMBER_MODERATOR));
+    member->is_in = member->will_be_in = (flags & PACKED_IN) != 0;
     member->was_removed = (flags & PACKED_REMOVED) != 0;
     member->has_reported = (flags & PACKED_REPORTED) != 0;
-    member->join_seq = take_number(at);
-    member->read_seq = take_number(at);
-    member->joined_ms = take_signed(at);
-    member->left_ms = take_signed(at);
-    member->quarantined_until_ms = take_signed(at);
-    roster_apply(&convo->roster, member, (flags & PACKED_IN) != 0);
-    roster_plan(&convo->roster, member, member->is_in);
+    if ((flags & PACKED_CREATOR) != 0)
+        *did = creator;
+    else
+        pack_span(packer, did);
+    pack_number(packer, &member->join_seq);
+    pack_number(packer, &member->read_seq);
+    pack_signed(packer, &member->joined_ms);
+    pack_signed(packer, &member->left_ms);
+    pack_signed(packer, &member->quarantined_until_ms);
+}
+
+/* Adds the next member. The roster's counts are packed too. */
+static int unpack_member(struct packer *packer, struct convo *convo)
+{
+    struct member packed = { 0 }, *member;
+    struct span did = { NULL, 0 };
+
+    pack_member(packer, convo->texts.creator, &did, &packed);
+    member = roster_get(&convo->roster, did);
+    if (member == NULL)
+        return TR_ENOMEM;
+    packed.did = member->did;
+    packed.did_size = member->did_size;
+    *member = packed;
     return 0;
 }
 
-static int unpack_convo(struct convo *convo, const unsigned char *packed)
+static int pack_members(struct packer *packer, struct convo *convo, uint32_t count)
 {
-    const unsigned char *at = packed + ID_AT;
-    unsigned flags = packed[FLAGS_AT];
-    uint32_t count;
-    struct span revoked;
     int rc = 0;
 
-    convo->texts.id = (struct span){ (const char *)at, packed[ID_AT - 1] };
-    convo->state = (flags & LOADED) != 0 ? CONVO_LIVE : CONVO_UNLOADED;
-    convo->is_there = (flags & LOADED) != 0 && (flags & THERE) != 0;
+    if (packer->is_reading) {
+        roster_expect(&convo->roster, count);
+        for (uint32_t i = 0; rc == 0 && i < count; i++)
+            rc = unpack_member(packer, convo);
+        convo->roster.will_count = convo->roster.in_count;
+        return rc;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct member *member = &convo->roster.members[i];
+        struct span did = member_did(member);
+
+        pack_member(packer, convo->texts.creator, &did, member);
+    }
+    return 0;
+}
+
+/* A known suite is a number. */
+static void pack_suite(struct packer *packer, struct span *name)
+{
+    const struct mls_suite *suite = mls_suite_named(*name);
+    uint32_t id = suite == NULL ? 0 : suite->id;
+
+    pack_u32(packer, &id);
+    if (id == 0)
+        pack_span(packer, name);
+    else
+        *name = span_of(mls_suite_of((uint16_t)id)->name);
+}
+
+static void pack_newest(struct packer *packer, struct convo_newest *newest)
+{
+    newest->is_there = true;
+    pack_u32(packer, &newest->sender);
+    pack_number(packer, &newest->seq);
+    pack_number(packer, &newest->base_epoch);
+    pack_bytes(packer, newest->sha256, sizeof newest->sha256);
+}
+
+/* TR_ENOMEM when reading. */
+static int pack_rest(struct packer *packer, struct convo *convo, unsigned flags)
+{
+    struct span revoked = { convo->revoked.bytes, convo->revoked.size };
+
+    pack_suite(packer, &convo->texts.suite);
+    pack_span(packer, &convo->texts.name);
+    pack_span(packer, &convo->texts.description);
+    pack_span(packer, &convo->texts.group_id);
+    pack_span(packer, &convo->texts.group_name);
+    pack_signed(packer, &convo->created_ms);
+    pack_signed(packer, &convo->active_ms);
+    for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
+        pack_signed(packer, &convo->policy.fields[i]);
+    if ((flags & NEWEST) != 0)
+        pack_newest(packer, &convo->newest);
+    pack_span(packer, &revoked);
+    return packer->is_reading && revoked.size > 0 ? buffer_span(&convo->revoked, revoked) : 0;
+}
+
+static void pack_convo(struct packer *packer, struct convo *convo)
+{
+    unsigned char start[ID_AT] = { 0, (unsigned char)flags_of(convo),
+        (unsigned char)convo->texts.id.size };
+
+    pack_bytes(packer, start, sizeof start);
+    pack_text(packer, &convo->texts.id);
+    if ((start[FLAGS_AT] & THERE) == 0)
+        return;
+    (void)pack_members(packer, convo, pack_head(packer, convo));
+    (void)pack_rest(packer, convo, start[FLAGS_AT]);
+}
+
+static int unpack_convo(struct convo *convo, unsigned char *packed)
+{
+    struct packer packer = packed_reader(packed);
+    int rc;
+
+    convo->texts.id = (struct span){ (const char *)packed + ID_AT, packed[ID_AT - 1] };
+    convo->state = (packed[FLAGS_AT] & LOADED) != 0 ? CONVO_LIVE : CONVO_UNLOADED;
+    convo->is_there = is_packed_whole(packed);
     convo->policy = policy_default;
     if (!convo->is_there)
         return 0;
-    at += convo->texts.id.size;
-    take_point(&at, &convo->committed);
-    (void)take_number(&at);
-    take_kept(&at, &convo->kept);
-    count = (uint32_t)take_number(&at);
-    take_texts(&at, &convo->texts);
-    convo->created_ms = take_signed(&at);
-    convo->active_ms = take_signed(&at);
-    revoked = take_span(&at);
-    if (revoked.size > 0)
-        rc = buffer_span(&convo->revoked, revoked);
-    for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
-        convo->policy.fields[i] = take_signed(&at);
-    roster_expect(&convo->roster, count);
-    for (uint32_t i = 0; i < count && rc == 0; i++)
-        rc = take_member(&at, convo);
-    if (rc < 0)
-        return rc;
+    rc = pack_members(&packer, convo, pack_head(&packer, convo));
+    if (rc == 0)
+        rc = pack_rest(&packer, convo, packed[FLAGS_AT]);
     convo->planned = convo->committed;
-    convo->newest.is_there = (flags & NEWEST) != 0;
-    if (!convo->newest.is_there)
-        return 0;
-    convo->newest.sender = (uint32_t)take_number(&at);
-    convo->newest.seq = take_number(&at);
-    convo->newest.base_epoch = take_number(&at);
-    take_bytes(&at, convo->newest.sha256, sizeof convo->newest.sha256);
-    return 0;
-}
-
-/* ---- the view of a sleeping conversation -------------------------------------------------------- */
-
-static void skip_numbers(const unsigned char **at, int count)
-{
-    for (; count > 0; count--)
-        (void)take_number(at);
-}
-
-static void skip_spans(const unsigned char **at, int count)
-{
-    for (; count > 0; count--)
-        (void)take_span(at);
-}
-
-/* Walks the members in the order of pack_member(). */
-static bool is_packed_in(
-    const unsigned char *at, uint32_t count, struct span creator, struct span did)
-{
-    for (; count > 0; count--) {
-        unsigned flags = *at++;
-
-        if (span_equal((flags & PACKED_CREATOR) != 0 ? creator : take_span(&at), did))
-            return (flags & PACKED_IN) != 0;
-        skip_numbers(&at, 5);
-    }
-    return false;
+    return rc;
 }
 
 bool convo_slot_view(const struct convo_slot *slot, struct span caller, struct convo_view *ret_view)
 {
-    const unsigned char *at = slot->self;
-    unsigned flags = at[FLAGS_AT];
-    struct convo_point point;
-    struct span creator;
+    struct convo asleep = { 0 };
+    struct packer packer;
     uint32_t count;
 
-    if (convo_slot_awake(slot) != NULL || (flags & (LOADED | THERE)) != (LOADED | THERE))
+    if (convo_slot_awake(slot) != NULL || !is_packed_whole(slot->self))
         return false;
-    at += ID_AT + at[ID_AT - 1];
-    take_point(&at, &point);
-    skip_numbers(&at, 1);
-    take_kept(&at, &ret_view->kept);
-    count = (uint32_t)take_number(&at);
-    if (take_number(&at) == 0) /* the suite: see pack_texts() */
-        skip_spans(&at, 1);
-    creator = take_span(&at);
-    skip_spans(&at, 4);
-    skip_numbers(&at, 2);
-    skip_spans(&at, 1);
-    skip_numbers(&at, (flags & POLICY) != 0 ? POLICY_FIELDS : 0);
-    ret_view->epoch = point.epoch;
-    ret_view->seq = point.seq;
-    ret_view->is_in = is_packed_in(at, count, creator, caller);
+    packer = packed_reader(slot->self);
+    count = pack_head(&packer, &asleep);
+    *ret_view = (struct convo_view){
+        .epoch = asleep.committed.epoch, .seq = asleep.committed.seq, .kept = asleep.kept
+    };
+    for (; count > 0; count--) {
+        struct member member = { 0 };
+        struct span did = { NULL, 0 };
+
+        pack_member(&packer, asleep.texts.creator, &did, &member);
+        if (span_equal(did, caller)) {
+            ret_view->is_in = member.is_in;
+            break;
+        }
+    }
     return true;
 }
 
@@ -430,7 +395,7 @@ static bool is_resting(const struct convo *convo)
 void convo_slot_rest(struct convo_slot *slot)
 {
     struct convo *convo = convo_slot_awake(slot);
-    struct packer packer = { NULL, 0 };
+    struct packer packer = { 0 };
     size_t size;
 
     if (convo == NULL || !is_resting(convo) || convo->roster.count > MEMBERS_MAX)
@@ -477,28 +442,19 @@ void convo_slot_fini(struct convo_slot *slot)
     slot->self = NULL;
 }
 
-static void show_point(const struct convo *convo, uint32_t members, char *text, size_t size)
-{
-    (void)snprintf(text, size, "epoch %llu, seq %llu, %u members, %u in flight, %u waiting",
-        (unsigned long long)convo->committed.epoch, (unsigned long long)convo->committed.seq,
-        members, convo->flying.count, convo->waiting.count);
-}
-
 void convo_slot_show(const struct convo_slot *slot, char *text, size_t size)
 {
     const struct convo *convo = convo_slot_awake(slot);
-    const unsigned char *at = slot->self;
     struct convo asleep = { 0 };
 
-    if (convo != NULL) {
-        show_point(convo, convo->roster.in_count, text, size);
-        return;
+    if (convo == NULL && is_packed_whole(slot->self)) {
+        struct packer packer = packed_reader(slot->self);
+
+        (void)pack_head(&packer, &asleep);
     }
-    if ((at[FLAGS_AT] & (LOADED | THERE)) == (LOADED | THERE)) {
-        at += ID_AT + at[ID_AT - 1];
-        take_point(&at, &asleep.committed);
-        show_point(&asleep, (uint32_t)take_number(&at), text, size);
-    } else {
-        show_point(&asleep, 0, text, size);
-    }
+    if (convo == NULL)
+        convo = &asleep;
+    (void)snprintf(text, size, "epoch %llu, seq %llu, %u members, %u in flight, %u waiting",
+        (unsigned long long)convo->committed.epoch, (unsigned long long)convo->committed.seq,
+        convo->roster.in_count, convo->flying.count, convo->waiting.count);
 }

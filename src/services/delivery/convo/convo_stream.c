@@ -468,7 +468,7 @@ void convo_stream_tell_read(
 }
 
 struct change {
-    const char *action;
+    struct span action;
     struct span actor; /* absent: not known */
     const struct span *dids;
     uint32_t count;
@@ -491,7 +491,7 @@ void convo_stream_tell_members(
     struct convo *convo, struct tr_context *ctx, const struct convo_op *op, bool is_leave)
 {
     const struct act_members *members = op->act->members;
-    struct change change = { .action = "joined", .actor = op->act->claims->issuer };
+    struct change change = { .action = SPAN("joined"), .actor = op->act->claims->issuer };
     struct span *dids = NULL;
 
     tr_assert(members != NULL);
@@ -510,7 +510,7 @@ void convo_stream_tell_members(
     change.dids = dids;
     tell_members(convo, ctx, &change);
     base_free(dids);
-    change.action = is_leave ? "left" : "removed";
+    change.action = is_leave ? SPAN("left") : SPAN("removed");
     change.dids = members->removes;
     change.count = members->remove_count;
     tell_members(convo, ctx, &change);
@@ -536,7 +536,9 @@ static void tell_difference(struct convo *convo, struct tr_context *ctx, const s
             convo_stream_tell_read(convo, ctx, did, member->read_seq);
         return;
     }
-    change.action = member->is_in ? "joined" : member->was_removed ? "removed" : "left";
+    change.action = member->is_in         ? SPAN("joined")
+                    : member->was_removed ? SPAN("removed")
+                                          : SPAN("left");
     if (member->is_in || was_in)
         tell_members(convo, ctx, &change);
 }

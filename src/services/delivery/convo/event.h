@@ -39,7 +39,7 @@ struct delivery_event {
     int64_t available, threshold; /* DELIVERY_PACKAGES_LOW */
     const struct span *dids;
     uint32_t did_count;
-    const char *action;
+    struct span action;
     struct span actor; /* absent: not known */
     uint64_t read_seq;
     struct span device; /* absent: none was named */

@@ -2,6 +2,7 @@
 #include "services/common/text.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -87,6 +88,19 @@ bool text_get_bytes(const struct json *value, size_t size_max, struct span *ret_
     if (crypto_base64url_decode(to_base64url(bytes, text.size), bytes, size_max, &size) < 0)
         return false;
     *ret_bytes = (struct span){ bytes, size };
+    return true;
+}
+
+bool text_get_cursor(struct span text, char mark, int64_t *ret_ms, struct span *ret_id)
+{
+    const char *end = text.size == 0 ? NULL : memchr(text.at, mark, text.size);
+    uint64_t ms;
+
+    if (end == NULL || !span_u64((struct span){ text.at, (size_t)(end - text.at) }, &ms) ||
+        ms > INT64_MAX)
+        return false;
+    *ret_ms = (int64_t)ms;
+    *ret_id = (struct span){ end + 1, text.size - (size_t)(end + 1 - text.at) };
     return true;
 }
 

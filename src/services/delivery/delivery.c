@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/inspector.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/convo/receipt.h"
@@ -33,7 +32,6 @@ static bool stop_actors(struct delivery *delivery)
     push_stop(delivery);
     if (delivery->convos != NULL)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
-    end_actor(&delivery->inspector);
     end_actor(&delivery->retention);
     end_actor(&delivery->cleanup);
     end_actor(&delivery->calls.db_worker);
@@ -60,8 +58,6 @@ static int start_actors(struct delivery *delivery, const struct service_context 
         rc = cleanup_start(delivery, &delivery->cleanup);
     if (rc == 0)
         rc = retention_start(delivery, &delivery->retention);
-    if (rc == 0)
-        rc = inspector_start(delivery, &delivery->inspector);
     if (rc == 0)
         rc = push_start(delivery, context->config);
     if (rc == 0)

@@ -41,7 +41,7 @@ struct delivery {
     tr_sender retention;
     tr_sender push; /* wakes devices; without a box there are no pushes */
     struct http_client *push_client;
-    tr_sender inspector;   /* looks for operators */
+    _Atomic uint32_t verifies_running, audits_running; /* of operators: admin_api.c */
     struct direct *direct; /* serves what the flag delivery.direct takes from the actors */
     /* How often retention has moved convos.kept_from; odd while it may be moving. An actor that
      * remembers where a log begins remembers this number beside it. Only retention.c writes it. */

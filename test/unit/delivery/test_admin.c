@@ -2,7 +2,8 @@
 /* The operator's calls on a real admin listener: compact, verify, the audit log. */
 #include "convo_acts.h"
 #include "ops/admin.h"
-#include "services/delivery/api/inspector.h"
+#include "services/delivery/api/admin_api.h"
+#include "services/delivery/store/check.h"
 
 /* ---- the admin listener --------------------------------------------------------------------- */
 
@@ -196,7 +197,7 @@ TEST(admin, verify_counts_all_and_names_a_hundred)
     CHECK_MSG(strstr(answer.body, "],\"violations\":700}") != NULL, "%s", answer.text);
     for (const char *at = answer.body; (at = strstr(at, "\"convoId\":")) != NULL; at++)
         named++;
-    CHECK_EQ_INT(named, INSPECTOR_FOUND_MAX);
+    CHECK_EQ_INT(named, VERIFY_FOUND_MAX);
     web_answer_free(&answer);
     office_end(&office);
 }

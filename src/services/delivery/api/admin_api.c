@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/api/admin_api.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
-#include "json/json_write.h"
+#include "services/common/db_query.h"
 #include "services/common/param.h"
+#include "services/common/text.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/inspector.h"
-#include "services/delivery/convo/acts.h"
+#include "services/delivery/store/audit.h"
+#include "services/delivery/store/check.h"
 #include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
+#include "support/log.h"
 
 /* True if the actor found a conversation to load. The registry creates an actor for any id. In JSON a
  * quote inside a text has a backslash before it, so an id cannot contain the text looked for. */
@@ -21,73 +23,45 @@ static bool state_exists(const struct act *act)
     return memmem(act->answer.bytes, act->answer.size, none, sizeof none - 1) == NULL;
 }
 
+static void admin_respond(struct http_request *request, struct buffer *answer)
+{
+    if (answer->failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", answer);
+    buffer_free(answer);
+}
+
+/* act_respond asks the service whether a large answer may go out; this request has another service. */
 static void state_told(struct http_request *request, const struct tr_event *event)
 {
     struct act *act = http_data(request);
 
     if (event->status < 0 || act->status == 0 || act->answer.failed != 0)
         http_respond_lost(request, event->status, false, "conversation");
-    else if (act->status == 200 && !state_exists(act))
+    else if (act->status != 200)
+        act_respond(request, act);
+    else if (!state_exists(act))
         http_respond_error(request, 404, "ConvoNotFound", "There is no such conversation.");
     else
-        act_respond(request, act);
-    act_unref(act);
+        admin_respond(request, &act->answer);
+    api_end(request);
 }
 
-/* NULL when out of memory. */
-static struct act *create_state_act(struct span id)
-{
-    struct act *act = act_create(&state_act_type, NULL);
-
-    if (act == NULL)
-        return NULL;
-    act->body = base_alloc(id.size);
-    if (act->body == NULL) {
-        act_unref(act);
-        return NULL;
-    }
-    memcpy(act->body, id.at, id.size);
-    act->convo = (struct span){ act->body, id.size };
-    return act;
-}
-
-/* Takes one holder of the act if it returns 0. */
-static int ask_state(struct http_request *request, const struct delivery *delivery, struct act *act)
-{
-    struct act_message message = { .act = act };
-    tr_sender convo;
-    int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "admin", &convo);
-
-    if (rc < 0)
-        return rc;
-    rc = http_ask(request, convo, &message, sizeof message, state_told);
-    tr_sender_drop(&convo);
-    return rc;
-}
-
-/* False: it has been answered. */
-static bool check_convo_id(struct http_request *request, struct span id)
-{
-    if (id.size > 0 && id.size <= ACT_CONVO_SIZE_MAX)
-        return true;
-    http_respond_error(request, 400, "InvalidRequest", "The id must have 1 to 128 bytes.");
-    return false;
-}
-
-static void show_convo(struct http_request *request, void *state, struct span id)
+static void show_convo(
+    struct http_request *request, const struct delivery *delivery, struct span id)
 {
     struct act *act;
 
-    if (!check_convo_id(request, id))
+    if (id.size == 0 || id.size > ACT_CONVO_SIZE_MAX) {
+        http_respond_error(request, 400, "InvalidRequest", "The id must have 1 to 128 bytes.");
         return;
-    act = create_state_act(id);
-    if (act != NULL) {
-        http_set_data(request, act);
-        if (ask_state(request, state, act_ref(act)) == 0)
-            return;
-        act_unref(act);
-        act_unref(act);
     }
+    act = api_create_act(&state_act_type, NULL, id);
+    http_set_data(request, act);
+    if (act != NULL && api_ask_actor(request, delivery, act, state_told) == 0)
+        return;
+    api_end(request);
     http_respond_shed(request, 503, 1, "busy");
 }
 
@@ -125,15 +99,6 @@ static void put_tidied(struct json_writer *writer, const struct cleanup_done *do
     json_put_int(writer, "invites", done->invites);
     json_put_int(writer, "auditEntries", done->audits);
     json_put_end(writer);
-}
-
-static void admin_respond(struct http_request *request, struct buffer *answer)
-{
-    if (answer->failed != 0)
-        http_respond_shed(request, 503, 1, "memory");
-    else
-        http_respond_buffer(request, 200, "application/json", answer);
-    buffer_free(answer);
 }
 
 static void cleanup_done_now(struct http_request *request, const struct tr_event *event)
@@ -188,89 +153,240 @@ static void handle_compact(struct http_request *request, void *state)
     http_respond_shed(request, 503, 1, "busy");
 }
 
-/* ---- verify, audit -------------------------------------------------------------------------- */
+/* ---- verify --------------------------------------------------------------------------------- */
 
-static void inspection_came_back(struct http_request *request, const struct tr_event *event)
+/* The checks are many short reads, one after the other, so they keep at most one reader of the
+ * database busy. */
+struct verification {
+    struct delivery *delivery;
+    struct check_walk walk;
+    uint64_t violations[DELIVERY_CHECKS];
+    struct buffer answer;
+    struct json_writer writer;
+};
+
+/* False: as many requests of the kind run as may; 503 was answered. */
+static bool admin_enter(struct http_request *request, _Atomic uint32_t *running, uint32_t most)
 {
-    struct inspection *inspection = http_data(request);
-
-    if (event->status < 0)
-        http_respond_shed(request, 503, 5, event->status == TR_EBUSY ? "inspector" : "database");
-    else
-        admin_respond(request, &inspection->answer);
-    inspection_unref(inspection);
+    if (atomic_fetch_add(running, 1) < most)
+        return true;
+    atomic_fetch_sub(running, 1);
+    http_respond_shed(request, 503, 5, "inspector");
+    return false;
 }
 
-/* Takes the inspection (NULL, out of memory, included). */
-static void inspection_start(
-    struct http_request *request, const struct delivery *delivery, struct inspection *inspection)
+static void verification_end(void *data)
 {
-    struct inspector_message message = { inspection };
+    struct verification *verification = data;
 
-    if (inspection != NULL && inspection->convo.failed == 0) {
-        atomic_store_explicit(
-            &inspection->holders, 2, memory_order_relaxed); /* the actor has it not yet */
-        http_set_data(request, inspection);
-        if (http_ask(
-                request, delivery->inspector, &message, sizeof message, inspection_came_back) == 0)
-            return;
-        atomic_store_explicit(&inspection->holders, 1, memory_order_relaxed);
+    check_walk_end(&verification->walk);
+    buffer_free(&verification->answer);
+    atomic_fetch_sub(&verification->delivery->verifies_running, 1);
+}
+
+static void on_violation(void *data, const char *check, struct span convo, const char *text)
+{
+    struct verification *verification = data;
+    struct json_writer *writer = &verification->writer;
+
+    verification->violations[verification->walk.check]++;
+    if (verification->walk.violations > VERIFY_FOUND_MAX)
+        return;
+    json_put_object(writer, NULL);
+    json_put_text(writer, "check", check);
+    json_put_string(writer, "convoId", convo);
+    json_put_text(writer, "text", text);
+    json_put_end(writer);
+}
+
+static void verification_answer(struct http_request *request, struct verification *verification)
+{
+    struct json_writer *writer = &verification->writer;
+    int64_t found = (int64_t)verification->walk.violations;
+
+    json_put_end(writer);
+    json_put_array(writer, "checks");
+    for (int i = 0; i < DELIVERY_CHECKS; i++) {
+        json_put_object(writer, NULL);
+        json_put_text(writer, "name", delivery_check_name(i));
+        json_put_int(writer, "violations", (int64_t)verification->violations[i]);
+        json_put_end(writer);
     }
-    inspection_unref(inspection);
-    http_respond_shed(request, 503, 1, "busy");
+    json_put_end(writer);
+    json_put_int(writer, "violations", found);
+    json_put_end(writer);
+    if (found > 0)
+        LOG(LOG_ERROR, "delivery", "The checks found violations.", LOG_INT("violations", found));
+    admin_respond(request, &verification->answer);
+}
+
+static void walk_on(struct http_request *request, struct verification *verification);
+
+static void walk_read(struct http_request *request, const struct tr_event *event)
+{
+    struct verification *verification = db_query_data(request);
+    struct sql_unit *unit = db_query_take_unit(request, event);
+
+    if (unit == NULL) {
+        verification_end(verification);
+        return;
+    }
+    check_walk_take(&verification->walk, unit);
+    walk_on(request, verification);
+}
+
+static void walk_on(struct http_request *request, struct verification *verification)
+{
+    struct sql_unit *unit;
+
+    if (check_walk_next(&verification->walk, &unit) < 0) {
+        http_respond_shed(request, 503, 5, "database");
+    } else if (unit != NULL) {
+        db_query_start_with(request, &verification->delivery->calls, unit, true, walk_read,
+            verification, verification_end);
+        return;
+    } else {
+        verification_answer(request, verification);
+    }
+    verification_end(verification);
 }
 
 static void handle_verify(struct http_request *request, void *state)
 {
-    inspection_start(request, state, inspection_create());
+    struct verification *verification = http_alloc(request, sizeof *verification);
+    struct delivery *delivery = state;
+
+    if (verification == NULL) {
+        http_respond_shed(request, 503, 1, "busy");
+        return;
+    }
+    if (!admin_enter(request, &delivery->verifies_running, 1))
+        return;
+    verification->delivery = delivery;
+    verification->walk = (struct check_walk){ .on_violation = on_violation, .data = verification };
+    verification->writer = json_writer(&verification->answer);
+    json_put_object(&verification->writer, NULL);
+    json_put_array(&verification->writer, "found");
+    walk_on(request, verification);
 }
 
-/* As inspector.c writes it: MILLISECONDS-ID. */
-static bool read_cursor(struct span text, struct inspection *inspection)
-{
-    const char *dash = text.size == 0 ? NULL : memchr(text.at, '-', text.size);
-    struct span id;
-    uint64_t ms;
+/* ---- audit ---------------------------------------------------------------------------------- */
 
-    if (dash == NULL)
-        return false;
-    id = (struct span){ dash + 1, text.size - (size_t)(dash + 1 - text.at) };
-    if (id.size != sizeof inspection->before_id || strspn(id.at, "0123456789abcdef") < id.size ||
-        !span_u64((struct span){ text.at, (size_t)(dash - text.at) }, &ms) || ms > INT64_MAX)
-        return false;
-    inspection->before_ms = (int64_t)ms;
-    memcpy(inspection->before_id, id.at, id.size);
-    return true;
+struct audit_page {
+    struct delivery *delivery;
+    uint32_t limit;
+};
+
+static void audit_end(void *data)
+{
+    const struct audit_page *page = data;
+
+    atomic_fetch_sub(&page->delivery->audits_running, 1);
+}
+
+static void put_entry(struct json_writer *writer, const struct sql_unit *unit, uint32_t row)
+{
+    static const char *const names[] = { "id", "actor", "action", "convoId", "target" };
+
+    json_put_object(writer, NULL);
+    for (uint32_t column = 0; column < 5; column++)
+        if (!sql_row_is_null(unit, 0, row, column))
+            json_put_string(writer, names[column], sql_row_bytes(unit, 0, row, column));
+    text_put_time(writer, "createdAt", sql_row_int(unit, 0, row, 5));
+    json_put_end(writer);
+}
+
+static void audit_read(struct http_request *request, const struct tr_event *event)
+{
+    const struct audit_page *page = db_query_data(request);
+    const struct sql_unit *unit = db_query_result(request, event);
+    struct buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    uint32_t count = unit == NULL ? 0 : sql_unit_rows(unit, 0);
+    bool has_more = count > page->limit;
+
+    audit_end((void *)(uintptr_t)page);
+    if (unit == NULL)
+        return;
+    if (has_more)
+        count = page->limit;
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "entries");
+    for (uint32_t i = 0; i < count; i++)
+        put_entry(&writer, unit, i);
+    json_put_end(&writer);
+    if (has_more) {
+        struct span id = sql_row_bytes(unit, 0, count - 1, 0);
+        char cursor[32 + AUDIT_ID_SIZE];
+
+        (void)snprintf(cursor, sizeof cursor, "%lld-%.*s",
+            (long long)sql_row_int(unit, 0, count - 1, 5), (int)id.size, id.at);
+        json_put_text(&writer, "cursor", cursor);
+    }
+    json_put_end(&writer);
+    db_query_release(request);
+    admin_respond(request, &answer);
+}
+
+enum { AUDIT_LIMIT, AUDIT_CURSOR, AUDIT_CONVO, AUDIT_PARAMS };
+
+/* Entries older than the cursor: of one conversation, or of all. */
+static struct sql_unit *audit_unit(const struct param_value *values)
+{
+    bool is_of_convo = values[AUDIT_CONVO].is_given;
+    struct sql_unit *unit = sql_unit_create(0);
+
+    if (unit == NULL)
+        return NULL;
+    sql_unit_step(unit, is_of_convo ? &audit_list_of : &audit_list, SQL_ROWS_ANY);
+    sql_unit_int(unit, values[AUDIT_CURSOR].number);
+    sql_unit_text(unit, values[AUDIT_CURSOR].text);
+    sql_unit_int(unit, values[AUDIT_LIMIT].number + 1); /* one more, to know that there is more */
+    if (is_of_convo)
+        sql_unit_text(unit, values[AUDIT_CONVO].text);
+    return unit;
+}
+
+/* Read MILLISECONDS-ID, as audit_read writes it. Missing: behind the newest entry. */
+static void read_audit_cursor(struct json_expect *expect, struct param_value *cursor)
+{
+    static const char first_id[] = "00000000000000000000000000000000";
+
+    _Static_assert(sizeof first_id == AUDIT_ID_SIZE + 1, "an id");
+    if (!cursor->is_given) {
+        cursor->number = INT64_MAX;
+        cursor->text = span_of(first_id);
+    } else if (!text_get_cursor(cursor->text, '-', &cursor->number, &cursor->text) ||
+               cursor->text.size != AUDIT_ID_SIZE ||
+               strspn(cursor->text.at, "0123456789abcdef") < AUDIT_ID_SIZE) {
+        json_expect_fail(expect, "cursor", "must be the cursor of an earlier answer");
+    }
 }
 
 static void handle_audit(struct http_request *request, void *state)
 {
-    enum { AUDIT_LIMIT, AUDIT_CURSOR, AUDIT_CONVO, AUDIT_PARAMS };
     static const struct param params[] = {
-        [AUDIT_LIMIT] = PARAM_LIMIT(INSPECTOR_PAGE_MAX, 100),
+        [AUDIT_LIMIT] = PARAM_LIMIT(AUDIT_PAGE_MAX, 100),
         [AUDIT_CURSOR] = PARAM_CURSOR,
         [AUDIT_CONVO] = PARAM_MAY_TEXT("convoId", 1, CONVO_SIZE_MAX),
         PARAM_LAST,
     };
     struct param_reader reader = { .request = request };
     struct param_value values[AUDIT_PARAMS] = { 0 };
-    struct inspection *inspection = inspection_create();
+    struct audit_page *page = http_alloc(request, sizeof *page);
 
     param_read_query(&reader, params, values);
-    if (inspection != NULL) {
-        inspection->is_audit = true;
-        inspection->limit = (uint32_t)values[AUDIT_LIMIT].number;
-        inspection->before_ms = INT64_MAX;
-        memset(inspection->before_id, '0', sizeof inspection->before_id);
-        if (values[AUDIT_CONVO].is_given) /* inspection_start looks whether this failed */
-            (void)buffer_span(&inspection->convo, values[AUDIT_CONVO].text);
-        if (values[AUDIT_CURSOR].is_given && !read_cursor(values[AUDIT_CURSOR].text, inspection))
-            json_expect_fail(&reader.expect, "cursor", "must be the cursor of an earlier answer");
-    }
+    read_audit_cursor(&reader.expect, &values[AUDIT_CURSOR]);
     if (param_reader_refuse(&reader))
-        inspection_unref(inspection);
-    else
-        inspection_start(request, state, inspection);
+        return;
+    if (page == NULL) {
+        http_respond_shed(request, 503, 1, "busy");
+        return;
+    }
+    *page = (struct audit_page){ state, (uint32_t)values[AUDIT_LIMIT].number };
+    if (admin_enter(request, &page->delivery->audits_running, AUDITS_MAX))
+        db_query_start_with(
+            request, &page->delivery->calls, audit_unit(values), true, audit_read, page, audit_end);
 }
 
 const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {

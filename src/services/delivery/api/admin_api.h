@@ -13,7 +13,12 @@
 
 #include "ops/service.h"
 
-enum { DELIVERY_ADMIN_ROUTES = 5 };
+enum {
+    DELIVERY_ADMIN_ROUTES = 5,
+    VERIFY_FOUND_MAX = 100, /* violations that an answer names; it counts all */
+    AUDITS_MAX = 8,         /* pages of the audit log that are being read */
+    AUDIT_PAGE_MAX = 500,   /* entries of one */
+};
 extern const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES];
 
 #endif

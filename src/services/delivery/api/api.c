@@ -195,26 +195,37 @@ bool api_begin_query(
     return api_begin_query_of(request, type, auth_claims_of(request), ret_body);
 }
 
+struct act *api_create_act(
+    const struct act_type *type, const struct auth_claims *claims, struct span convo)
+{
+    struct act *act = act_create(type, claims);
+
+    if (act == NULL)
+        return NULL;
+    act->body = base_alloc(convo.size);
+    if (act->body == NULL) {
+        act_unref(act);
+        return NULL;
+    }
+    memcpy(act->body, convo.at, convo.size);
+    act->convo = (struct span){ act->body, convo.size };
+    return act;
+}
+
 bool api_begin_query_of(struct http_request *request, const struct act_type *type,
     const struct auth_claims *claims, struct api_body *ret_body)
 {
     struct span convo;
 
-    *ret_body = (struct api_body){ .act = act_create(type, claims) };
-    if (ret_body->act == NULL)
-        return no_memory(request, ret_body);
+    *ret_body = (struct api_body){ .act = NULL };
     if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
         convo.size > ACT_CONVO_SIZE_MAX) {
         api_refuse(request, ret_body, 400, "InvalidRequest",
             "convoId is required once, with 1 to 128 bytes.");
         return false;
     }
-    ret_body->act->body = base_alloc(convo.size);
-    if (ret_body->act->body == NULL)
-        return no_memory(request, ret_body);
-    memcpy(ret_body->act->body, convo.at, convo.size);
-    ret_body->act->convo = (struct span){ ret_body->act->body, convo.size };
-    return true;
+    ret_body->act = api_create_act(type, claims, convo);
+    return ret_body->act != NULL || no_memory(request, ret_body);
 }
 
 void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
@@ -273,26 +284,42 @@ void api_set_op(struct api_body *body, const char *kind, struct span given)
         body->act->op = (struct span){ text->bytes + from, text->size - from };
 }
 
+static int ask_to(struct http_request *request, tr_sender to, struct act *act, http_then_fn then)
+{
+    struct act_message message = { .act = act_ref(act) };
+    int rc = http_ask(request, to, &message, sizeof message, then);
+
+    if (rc < 0)
+        act_unref(act);
+    return rc;
+}
+
+int api_ask_actor(struct http_request *request, const struct delivery *delivery, struct act *act,
+    http_then_fn then)
+{
+    tr_sender convo;
+    int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
+
+    if (rc < 0)
+        return rc;
+    rc = ask_to(request, convo, act, then);
+    tr_sender_drop(&convo);
+    return rc;
+}
+
 static int send_to_convo(struct http_request *request, struct act *act, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
-    struct act_message message = { .act = act_ref(act) };
-    tr_sender convo;
-    int rc = 0;
+    int rc;
 
     act->began_ns = delivery->env->now_ns(delivery->env->data);
     if (direct_takes(delivery->direct, act))
-        convo = tr_sender_clone(direct_worker_of(delivery->direct, act->convo), "a request");
+        rc = ask_to(request, direct_worker_of(delivery->direct, act->convo), act, then);
     else
-        rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
-    if (rc == 0) {
-        rc = http_ask(request, convo, &message, sizeof message, then);
-        tr_sender_drop(&convo);
-    }
+        rc = api_ask_actor(request, delivery, act, then);
     if (rc < 0) {
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
         delivery_metrics_add(DELIVERY_METRIC_BOX_FULL, rc == TR_EFULL);
-        act_unref(act);
     }
     return rc;
 }
@@ -316,7 +343,6 @@ void api_send(struct http_request *request, struct api_body *body, http_then_fn 
 bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
-    struct act_message message = { .act = act };
     tr_sender convo;
     int rc = TR_ENOENT;
 
@@ -328,13 +354,11 @@ bool api_send_if_live(struct http_request *request, struct act *act, http_then_f
         return false;
     }
     act->convo = (struct span){ NULL, 0 }; /* the request's text; the actor knows its id */
-    http_set_data(request, act_ref(act));
-    rc = http_ask(request, convo, &message, sizeof message, then);
+    http_set_data(request, act);
+    rc = ask_to(request, convo, act, then);
     tr_sender_drop(&convo);
-    if (rc < 0) {
-        act_unref(act);
+    if (rc < 0)
         api_end(request);
-    }
     return rc == 0;
 }
 

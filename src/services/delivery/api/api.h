@@ -83,6 +83,12 @@ void api_check(struct http_request *request, struct act *act,
 /* Answers 400 if the body was wrong, else sends the act to its conversation; `then` runs with the
  * outcome. Frees the body. */
 void api_send(struct http_request *request, struct api_body *body, http_then_fn then);
+/* Creates an act for a conversation, whose id it copies. NULL when out of memory. */
+struct act *api_create_act(
+    const struct act_type *type, const struct auth_claims *claims, struct span convo);
+/* Asks the conversation's actor, which is started for that. The request keeps its holder. */
+int api_ask_actor(struct http_request *request, const struct delivery *delivery, struct act *act,
+    http_then_fn then);
 /* Takes the act and sends it to its conversation's actor, if that is in memory. act->convo may be
  * the request's own text. False: nothing was sent or answered. */
 bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then);

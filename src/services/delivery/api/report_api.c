@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report_api.c: reports of members, warnings, and what admins see of both. The content of a report
  * is encrypted for those who read it. Nobody sees or resolves a report about themselves. */
-#include <string.h>
-
 #include "services/delivery/api/calls.h"
+#include "services/common/text.h"
 #include "services/delivery/store/report_store.h"
 
 enum {
@@ -77,20 +76,9 @@ enum { LIST_CONVO, LIST_STATUS, LIST_LIMIT, LIST_CURSOR };
 static bool check_cursor(struct call_run *run)
 {
     struct param_value *cursor = &run->values[LIST_CURSOR];
-    const char *dot = memchr(cursor->text.at, '.', cursor->text.size);
-    uint64_t ms;
 
-    if (!cursor->is_given)
-        return true;
-    if (dot != NULL &&
-        span_u64((struct span){ cursor->text.at, (size_t)(dot - cursor->text.at) }, &ms) &&
-        ms <= INT64_MAX) {
-        cursor->number = (int64_t)ms;
-        cursor->text =
-            (struct span){ dot + 1, cursor->text.size - (size_t)(dot + 1 - cursor->text.at) };
-    } else {
+    if (cursor->is_given && !text_get_cursor(cursor->text, '.', &cursor->number, &cursor->text))
         json_expect_fail(run->expect, "cursor", "must be the cursor of an earlier answer");
-    }
     return true;
 }
 

@@ -190,22 +190,6 @@ static void member_answered(struct http_request *request, const struct tr_event 
     act_unref(act);
 }
 
-static int ask_member(struct http_request *request, struct act *act)
-{
-    struct delivery *delivery = http_service(request);
-    struct act_message message = { .act = act_ref(act) };
-    tr_sender convo;
-    int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
-
-    if (rc == 0) {
-        rc = http_ask(request, convo, &message, sizeof message, member_answered);
-        tr_sender_drop(&convo);
-    }
-    if (rc < 0)
-        act_unref(act);
-    return rc;
-}
-
 /* Sets the claims of the token or of the ticket. False: the request was answered. */
 static bool read_claims(struct http_request *request, struct act *act)
 {
@@ -261,7 +245,7 @@ void api_subscribe_convo_events(struct http_request *request)
         return;
     }
     http_set_data(request, act);
-    if (ask_member(request, act) == 0)
+    if (api_ask_actor(request, http_service(request), act, member_answered) == 0)
         return;
     act_unref(act);
     http_respond_shed(request, 503, 1, "busy");

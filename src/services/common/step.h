@@ -19,6 +19,9 @@ struct step_value {
 #define VALUE_TEXT(span_) { .kind = STEP_TEXT, .bytes = (span_) }
 #define VALUE_CHARS(text_) { .kind = STEP_TEXT, .bytes = span_of(text_) }
 #define VALUE_BLOB(bytes_, size_) { .kind = STEP_BLOB, .bytes = { (const char *)(bytes_), (size_) } }
+#define VALUE_BYTES(span_) { .kind = STEP_BLOB, .bytes = (span_) }
+#define VALUE_ARRAY(bytes_) VALUE_BLOB(bytes_, sizeof(bytes_))
+#define VALUE_NULL { .kind = STEP_TEXT }
 /* clang-format on */
 
 /* Add a statement that must change or return `rows` rows, with its values from $1 on. */

@@ -266,10 +266,11 @@ struct convo_log_row {
     const unsigned char *sha256;
     struct span bytes;
 };
-/* A step whose $1 is the conversation's id. */
+/* A step whose $1 is the conversation's id, alone or with more values. */
 void convo_store_step(const struct convo *convo, struct sql_unit *unit,
     const struct sql_statement *statement, int64_t rows);
-void convo_store_optional_text(struct sql_unit *unit, struct span text);
+#define CONVO_STEP(convo, unit, statement, rows, ...)                                              \
+    STEP((unit), (statement), (rows), VALUE_TEXT(convo_span(convo)), __VA_ARGS__)
 void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct convo_log_row row);
 /* Compares and sets the point. `group_id` pins the group's id; a message gives none. */

@@ -15,16 +15,19 @@ SQL_LOCKING_STATEMENT(lock_convo, LOAD_CONVO);
 #define LOAD_MEMBERS                                                                               \
     "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq, left_ms,"       \
     " was_removed FROM members WHERE convo = $1 AND leave_seq "
-SQL_STATEMENT(load_members, LOAD_MEMBERS "IS NULL UNION ALL " LOAD_MEMBERS
-                                         "IS NOT NULL AND has_later = 0 ORDER BY join_seq");
-SQL_STATEMENT(load_newest, "SELECT seq, base_epoch, sha256, sender FROM log"
-                           " WHERE convo = $1 AND kind = 3 ORDER BY base_epoch DESC LIMIT 1");
+SQL_STATEMENT(load_members,
+    LOAD_MEMBERS "IS NULL UNION ALL " LOAD_MEMBERS "IS NOT NULL AND has_later = 0"
+                 " ORDER BY join_seq");
+SQL_STATEMENT(load_newest,
+    "SELECT seq, base_epoch, sha256, sender FROM log WHERE convo = $1 AND kind = 3"
+    " ORDER BY base_epoch DESC LIMIT 1");
 SQL_STATEMENT(load_reporters,
     "SELECT r.did, r.sha256, r.base_epoch FROM commit_reports r JOIN convos c ON c.id = r.convo"
     " WHERE r.convo = $1 AND r.base_epoch = c.epoch - 1");
 SQL_STATEMENT(load_quarantines, "SELECT did, until_ms FROM quarantines WHERE convo = $1");
-SQL_STATEMENT(load_revoked, "SELECT l.sha256 FROM log l JOIN convos c ON c.id = l.convo"
-                            " WHERE l.convo = $1 AND l.kind = 4 AND l.base_epoch = c.epoch");
+SQL_STATEMENT(load_revoked,
+    "SELECT l.sha256 FROM log l JOIN convos c ON c.id = l.convo WHERE l.convo = $1 AND l.kind = 4"
+    " AND l.base_epoch = c.epoch");
 
 enum {
     STEP_CONVO,

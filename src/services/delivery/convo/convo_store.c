@@ -3,21 +3,22 @@
  * not at all. The unit consumes the caller's token and, if it moves the conversation, compares and
  * sets epoch, seq and chain. */
 #include "auth/auth.h"
+#include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/store/audit.h"
 #include "sql/unit.h"
 
 SQL_STATEMENT(create_convo,
-    "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch, seq,"
-    " created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch,"
+    "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch,"
+    " seq, created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch,"
     " create_op) VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL, $6, $11)");
 /* Compares the chain too: another process may have reached the same epoch and seq by another commit
  * or in another group. */
 SQL_STATEMENT(move_convo,
     "UPDATE convos SET epoch = $4, seq = $5, kind = $6, active_ms = $7, chain = $8,"
-    " group_id = COALESCE(group_id, $9),"
-    " confirmed_epoch = CASE WHEN confirmed_epoch < $10 THEN $10 ELSE confirmed_epoch END"
-    " WHERE id = $1 AND epoch = $2 AND seq = $3 AND COALESCE(chain, $11) = $11");
+    " group_id = COALESCE(group_id, $9), confirmed_epoch = CASE WHEN confirmed_epoch < $10 THEN $10"
+    " ELSE confirmed_epoch END WHERE id = $1 AND epoch = $2 AND seq = $3"
+    " AND COALESCE(chain, $11) = $11");
 SQL_STATEMENT(put_group_info,
     "UPDATE convos SET group_info = $3, group_info_epoch = $2 WHERE id = $1 AND epoch = $2");
 SQL_STATEMENT(put_log,
@@ -29,14 +30,15 @@ SQL_STATEMENT(put_log,
 SQL_STATEMENT(put_member, MEMBER_INTO " VALUES ($1, $2, $3, $4, $5, 0, 0, $3)");
 /* An account that another account adds: no row if it opted out. */
 SQL_STATEMENT(put_wanted,
-    MEMBER_INTO " SELECT $1, $2, $3, $4, $5, 0, 0, $3"
-                " WHERE NOT EXISTS (SELECT 1 FROM consents WHERE did = $2 AND opted_in = 0)");
-SQL_STATEMENT(end_member, "UPDATE members SET leave_seq = $3, left_ms = $4, was_removed = $5,"
-                          " unread_extra = 0"
-                          " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+    MEMBER_INTO " SELECT $1, $2, $3, $4, $5, 0, 0, $3 WHERE NOT EXISTS (SELECT 1 FROM consents"
+                " WHERE did = $2 AND opted_in = 0)");
+SQL_STATEMENT(end_member,
+    "UPDATE members SET leave_seq = $3, left_ms = $4, was_removed = $5, unread_extra = 0"
+    " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 /* On leave, mark the member's earlier intervals as superseded. */
-SQL_STATEMENT(mark_earlier, "UPDATE members SET has_later = 1 WHERE convo = $1 AND did = $2"
-                            " AND leave_seq IS NOT NULL AND has_later = 0");
+SQL_STATEMENT(mark_earlier,
+    "UPDATE members SET has_later = 1 WHERE convo = $1 AND did = $2 AND leave_seq IS NOT NULL"
+    " AND has_later = 0");
 /* Finds a block, in either direction, between the new member and any other. Runs after the new
  * members are inserted, so that it also compares them with each other.
  *
@@ -47,11 +49,10 @@ SQL_STATEMENT(mark_earlier, "UPDATE members SET has_later = 1 WHERE convo = $1 A
  * rows that it plans anew every time (66 us instead of 9, once there are statistics). */
 SQL_STATEMENT(find_block,
     "SELECT 1 WHERE CASE WHEN EXISTS (SELECT 1 FROM blocks WHERE blocker = $2)"
-    " OR EXISTS (SELECT 1 FROM blocks WHERE blocked = $2)"
-    " THEN EXISTS (SELECT 1 FROM members m WHERE m.convo = $1 AND m.leave_seq IS NULL"
-    " AND COALESCE((SELECT 1 FROM blocks b WHERE b.blocker = $2 AND b.blocked = m.did),"
-    " (SELECT 1 FROM blocks b WHERE b.blocker = m.did AND b.blocked = $2), 0) > 0)"
-    " ELSE FALSE END");
+    " OR EXISTS (SELECT 1 FROM blocks WHERE blocked = $2) THEN EXISTS (SELECT 1 FROM members m"
+    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND COALESCE((SELECT 1 FROM blocks b"
+    " WHERE b.blocker = $2 AND b.blocked = m.did), (SELECT 1 FROM blocks b WHERE b.blocker = m.did"
+    " AND b.blocked = $2), 0) > 0) ELSE FALSE END");
 /* An accepted chat request is consent to its sender. */
 SQL_STATEMENT(find_opt_in,
     "SELECT 1 FROM consents WHERE did = $1 AND opted_in = 1 UNION SELECT 1 FROM chat_requests"
@@ -62,22 +63,23 @@ SQL_STATEMENT(find_opt_in,
 SQL_STATEMENT(spend_invite,
     "UPDATE invites SET uses = uses + 1 WHERE convo = $1 AND (psk_hash = $2 OR psk_hash = $3)"
     " AND" INVITE_IS_GOOD);
-SQL_STATEMENT(find_invite, "SELECT 1 FROM invites WHERE convo = $1 AND (psk_hash = $2 OR psk_hash "
-                           "= $3) AND" INVITE_IS_GOOD);
+SQL_STATEMENT(find_invite,
+    "SELECT 1 FROM invites WHERE convo = $1 AND (psk_hash = $2 OR psk_hash = $3)"
+    " AND" INVITE_IS_GOOD);
 /* Role and policy changes do not move the point: they lock the row to be ordered with acts that do. */
 SQL_LOCKING_STATEMENT(lock_row, "SELECT 1 FROM convos WHERE id = $1");
 SQL_STATEMENT(find_admin,
-    "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL"
-    " AND is_admin = 1");
+    "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL AND is_admin = 1");
 SQL_STATEMENT(has_admin,
     "SELECT 1 FROM members WHERE convo = $1 AND leave_seq IS NULL AND is_admin = 1 LIMIT 1");
-SQL_STATEMENT(set_admin, "UPDATE members SET is_admin = $3 WHERE convo = $1 AND did = $2"
-                         " AND leave_seq IS NULL AND is_admin <> $3");
-SQL_STATEMENT(set_moderator, "UPDATE members SET is_moderator = $3 WHERE convo = $1 AND did = $2"
-                             " AND leave_seq IS NULL AND is_moderator <> $3");
+SQL_STATEMENT(set_admin,
+    "UPDATE members SET is_admin = $3 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL"
+    " AND is_admin <> $3");
+SQL_STATEMENT(set_moderator,
+    "UPDATE members SET is_moderator = $3 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL"
+    " AND is_moderator <> $3");
 SQL_STATEMENT(set_policy,
-    "UPDATE convos SET (" POLICY_COLUMNS ") = ($2, $3, $4, $5, $6, $7, $8, $9)"
-    " WHERE id = $1");
+    "UPDATE convos SET (" POLICY_COLUMNS ") = ($2, $3, $4, $5, $6, $7, $8, $9) WHERE id = $1");
 SQL_STATEMENT(put_welcome,
     "INSERT INTO welcomes (convo, seq, part, bytes, created_ms) VALUES ($1, $2, $3, $4, $5)");
 SQL_STATEMENT(put_target,
@@ -85,20 +87,19 @@ SQL_STATEMENT(put_target,
     " SELECT $1, $2, $3, ref, did, device, 0, $5 FROM key_packages WHERE ref = $4");
 #define IS_BROUGHT_HERE PACKAGE_IS_BROUGHT_AND(" AND a.convo = $5")
 SQL_STATEMENT(consume_package,
-    "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 2 END,"
-    " uses = uses + 1, consumed_s = $2"
-    " WHERE ref = $1 AND did = $3 AND (is_last_resort = 1 OR state = 0"
-    " OR (state = 1 AND (lease_did = $4 OR lease_until_s <= $2)))"
-    " AND (NOT " PACKAGE_IS_BROUGHT " OR " IS_BROUGHT_HERE ")");
+    "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state"
+    " ELSE 2 END, uses = uses + 1, consumed_s = $2 WHERE ref = $1 AND did = $3"
+    " AND (is_last_resort = 1 OR state = 0 OR (state = 1 AND (lease_did = $4"
+    " OR lease_until_s <= $2))) AND (NOT " PACKAGE_IS_BROUGHT " OR " IS_BROUGHT_HERE ")");
 /* A cursor ends at the newest row of the database, which may be ahead of the actor. An old cursor
  * that arrives late does not clear the unread mark. */
-SQL_STATEMENT(read_to, "UPDATE members SET read_seq = CASE WHEN $3 <= read_seq THEN read_seq"
-                       " WHEN $3 <= (SELECT c.seq FROM convos c WHERE c.id = $1) THEN $3"
-                       " ELSE (SELECT c.seq FROM convos c WHERE c.id = $1) END,"
-                       " unread_extra = CASE WHEN $3 < read_seq THEN unread_extra ELSE 0 END"
-                       " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
-SQL_STATEMENT(mark_unread, "UPDATE members SET unread_extra = 1"
-                           " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(read_to,
+    "UPDATE members SET read_seq = CASE WHEN $3 <= read_seq THEN read_seq WHEN $3 <="
+    " (SELECT c.seq FROM convos c WHERE c.id = $1) THEN $3 ELSE (SELECT c.seq FROM convos c"
+    " WHERE c.id = $1) END, unread_extra = CASE WHEN $3 < read_seq THEN unread_extra ELSE 0 END"
+    " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(mark_unread,
+    "UPDATE members SET unread_extra = 1 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 
 enum { UNIT_TEXTS_BYTES = 640 }; /* ids and hashes beside the bytes of a message */
 
@@ -136,6 +137,12 @@ struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op
 
 enum convo_failure convo_failure_of(const struct sql_unit *unit)
 {
+    static const struct {
+        const struct sql_statement *at;
+        enum convo_failure failure;
+    } failures[] = { { &spend_invite, CONVO_INVITE }, { &find_block, CONVO_BLOCKED },
+        { &put_wanted, CONVO_NO_CONSENT }, { &find_opt_in, CONVO_NO_CONSENT },
+        { &consume_package, CONVO_PACKAGE }, { &put_target, CONVO_PACKAGE } };
     int64_t step = sql_unit_failed_step(unit);
     const struct sql_statement *at = step < 0 ? NULL : unit->steps[step].statement;
 
@@ -148,14 +155,10 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
     case SQL_EROWS:
         if (auth_is_replay(unit))
             return CONVO_REPLAY;
-        if (at == &spend_invite)
-            return CONVO_INVITE;
-        if (at == &find_block)
-            return CONVO_BLOCKED;
-        if (at == &put_wanted || at == &find_opt_in)
-            return CONVO_NO_CONSENT;
-        return at == &consume_package || at == &put_target ? CONVO_PACKAGE
-                                                           : recovery_failure_at(at);
+        for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+            if (at == failures[i].at)
+                return failures[i].failure;
+        return recovery_failure_at(at);
     case SQL_ECONSTRAINT:
         return at == &put_log ? CONVO_DUPLICATE : CONVO_RACE;
     default:
@@ -172,37 +175,15 @@ void convo_store_step(const struct convo *convo, struct sql_unit *unit,
     sql_unit_text(unit, convo_span(convo));
 }
 
-void convo_store_optional_text(struct sql_unit *unit, struct span text)
-{
-    if (text.at == NULL)
-        sql_unit_null(unit);
-    else
-        sql_unit_text(unit, text);
-}
-
-static void optional_blob(struct sql_unit *unit, struct span bytes)
-{
-    if (bytes.size == 0)
-        sql_unit_null(unit);
-    else
-        sql_unit_blob(unit, bytes.at, bytes.size);
-}
-
 void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct span group_id)
 {
     tr_assert(op->after.seq > op->before.seq);
-    convo_store_step(convo, unit, &move_convo, 1);
-    sql_unit_int(unit, (int64_t)op->before.epoch);
-    sql_unit_int(unit, (int64_t)op->before.seq);
-    sql_unit_int(unit, (int64_t)op->after.epoch);
-    sql_unit_int(unit, (int64_t)op->after.seq);
-    sql_unit_int(unit, op->after.kind);
-    sql_unit_int(unit, op->now_ms);
-    sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
-    optional_blob(unit, group_id);
-    sql_unit_int(unit, (int64_t)op->after.confirmed);
-    sql_unit_blob(unit, op->before.chain, sizeof op->before.chain);
+    CONVO_STEP(convo, unit, &move_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
+        VALUE_INT(op->after.epoch), VALUE_INT(op->after.seq), VALUE_INT(op->after.kind),
+        VALUE_INT(op->now_ms), VALUE_ARRAY(op->after.chain),
+        VALUE_BLOB(group_id.size == 0 ? NULL : group_id.at, group_id.size),
+        VALUE_INT(op->after.confirmed), VALUE_ARRAY(op->before.chain));
 }
 
 void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
@@ -212,34 +193,19 @@ void convo_store_log(const struct convo *convo, const struct convo_op *op, struc
     bool is_at_before = row.kind == MLS_COMMIT || row.kind == LOG_RESET;
 
     tr_assert(row.seq > op->before.seq);
-    convo_store_step(convo, unit, &put_log, 1);
-    sql_unit_int(unit, (int64_t)row.seq);
-    sql_unit_int(unit, row.kind);
-    sql_unit_int(unit, (int64_t)(is_at_before ? op->before.epoch : row.epoch));
-    sql_unit_int(unit, (int64_t)row.epoch);
-    sql_unit_text(unit, op->act->claims->issuer);
-    convo_store_optional_text(unit, row.op);
-    sql_unit_blob(unit, row.sha256, 32);
-    sql_unit_blob(unit, row.bytes.at == NULL ? "" : row.bytes.at, row.bytes.size);
-    sql_unit_int(unit, op->now_ms);
-    if (has_receipt)
-        sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
-    else
-        sql_unit_null(unit);
-    convo_store_optional_text(unit, row.message_id);
+    CONVO_STEP(convo, unit, &put_log, 1, VALUE_INT(row.seq), VALUE_INT(row.kind),
+        VALUE_INT(is_at_before ? op->before.epoch : row.epoch), VALUE_INT(row.epoch),
+        VALUE_TEXT(op->act->claims->issuer), VALUE_TEXT(row.op), VALUE_BLOB(row.sha256, 32),
+        VALUE_BLOB(row.bytes.at == NULL ? "" : row.bytes.at, row.bytes.size), VALUE_INT(op->now_ms),
+        VALUE_BLOB(has_receipt ? op->after.chain : NULL, sizeof op->after.chain),
+        VALUE_TEXT(row.message_id));
 }
 
 /* Fails the unit if the caller is no longer an admin: the act is planned again. */
 void convo_store_is_admin(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    convo_store_step(convo, unit, &find_admin, 1);
-    sql_unit_text(unit, op->act->claims->issuer);
-}
-
-static void add_has_admin(const struct convo *convo, struct sql_unit *unit)
-{
-    convo_store_step(convo, unit, &has_admin, 1);
+    CONVO_STEP(convo, unit, &find_admin, 1, VALUE_TEXT(op->act->claims->issuer));
 }
 
 static void add_audit(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
@@ -261,11 +227,8 @@ static void add_member(const struct convo *convo, const struct convo_op *op, str
 {
     bool is_creator = act_has(op->act, ACT_CREATES) && is_wanting;
 
-    convo_store_step(convo, unit, is_wanting ? &put_member : &put_wanted, 1);
-    sql_unit_text(unit, did);
-    sql_unit_int(unit, (int64_t)op->seq);
-    sql_unit_int(unit, op->now_ms);
-    sql_unit_int(unit, is_creator);
+    CONVO_STEP(convo, unit, is_wanting ? &put_member : &put_wanted, 1, VALUE_TEXT(did),
+        VALUE_INT(op->seq), VALUE_INT(op->now_ms), VALUE_INT(is_creator));
 }
 
 /* Does this addition make a new member? Not a second device of an account. */
@@ -289,13 +252,9 @@ static void add_removal(
 {
     bool is_self = span_equal(did, op->act->claims->issuer);
 
-    convo_store_step(convo, unit, &mark_earlier, SQL_ROWS_ANY);
-    sql_unit_text(unit, did);
-    convo_store_step(convo, unit, &end_member, 1);
-    sql_unit_text(unit, did);
-    sql_unit_int(unit, (int64_t)op->seq);
-    sql_unit_int(unit, op->now_ms);
-    sql_unit_int(unit, !is_self);
+    CONVO_STEP(convo, unit, &mark_earlier, SQL_ROWS_ANY, VALUE_TEXT(did));
+    CONVO_STEP(convo, unit, &end_member, 1, VALUE_TEXT(did), VALUE_INT(op->seq),
+        VALUE_INT(op->now_ms), VALUE_INT(!is_self));
     if (!is_self)
         add_audit(convo, op, unit, "removeMember", did);
 }
@@ -318,19 +277,17 @@ static void add_removals(
     for (uint32_t i = 0; i < members->remove_count; i++)
         add_removal(convo, op, unit, members->removes[i]);
     if (convo->policy.fields[POLICY_KEEP_ADMIN] != 0 && removes_admins)
-        add_has_admin(convo, unit);
+        convo_store_step(convo, unit, &has_admin, 1);
 }
 
 void convo_store_invite(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     const struct act_invite *invite, bool is_spent)
 {
     tr_assert(invite->is_needed);
-    convo_store_step(convo, unit, is_spent ? &spend_invite : &find_invite, 1);
-    for (int i = 0; i < 2; i++)
-        sql_unit_blob(unit, invite->hashes[i], sizeof invite->hashes[i]);
-    sql_unit_int(unit, is_spent ? op->now_ms : delivery_now_ms(convo->delivery));
-    sql_unit_text(unit, op->act->claims->issuer);
-    sql_unit_int(unit, invite->must_name_caller);
+    CONVO_STEP(convo, unit, is_spent ? &spend_invite : &find_invite, 1,
+        VALUE_ARRAY(invite->hashes[0]), VALUE_ARRAY(invite->hashes[1]),
+        VALUE_INT(is_spent ? op->now_ms : delivery_now_ms(convo->delivery)),
+        VALUE_TEXT(op->act->claims->issuer), VALUE_INT(invite->must_name_caller));
 }
 
 /* Fails the unit for blocks between members, and for missing consent. */
@@ -342,13 +299,10 @@ static void add_consent(
     for (uint32_t i = 0; i < members->add_count; i++) {
         if (!is_new_member(convo, op->act, i))
             continue;
-        convo_store_step(convo, unit, &find_block, 0);
-        sql_unit_text(unit, members->adds[i].did);
-        if (is_join || convo->policy.fields[POLICY_OPT_IN] == 0)
-            continue;
-        sql_unit_step(unit, &find_opt_in, 1);
-        sql_unit_text(unit, members->adds[i].did);
-        sql_unit_text(unit, op->act->claims->issuer);
+        CONVO_STEP(convo, unit, &find_block, 0, VALUE_TEXT(members->adds[i].did));
+        if (!is_join && convo->policy.fields[POLICY_OPT_IN] != 0)
+            STEP(unit, &find_opt_in, 1, VALUE_TEXT(members->adds[i].did),
+                VALUE_TEXT(op->act->claims->issuer));
     }
 }
 
@@ -357,29 +311,19 @@ static void add_welcomes(
 {
     const struct act_members *members = op->act->members;
 
-    for (uint32_t i = 0; i < members->welcome_count; i++) {
-        convo_store_step(convo, unit, &put_welcome, 1);
-        sql_unit_int(unit, (int64_t)op->seq);
-        sql_unit_int(unit, i);
-        sql_unit_blob(unit, members->welcomes[i].at, members->welcomes[i].size);
-        sql_unit_int(unit, op->now_ms);
-    }
+    for (uint32_t i = 0; i < members->welcome_count; i++)
+        CONVO_STEP(convo, unit, &put_welcome, 1, VALUE_INT(op->seq), VALUE_INT(i),
+            VALUE_BYTES(members->welcomes[i]), VALUE_INT(op->now_ms));
     for (uint32_t i = 0; i < members->add_count; i++) {
         const struct act_add *add = &members->adds[i];
 
         if (add->reference.at == NULL)
             continue;
-        sql_unit_step(unit, &consume_package, 1);
-        sql_unit_blob(unit, add->reference.at, add->reference.size);
-        sql_unit_int(unit, op->now_ms / 1000);
-        sql_unit_text(unit, add->did);
-        sql_unit_text(unit, op->act->claims->issuer);
-        sql_unit_text(unit, convo_span(convo));
-        convo_store_step(convo, unit, &put_target, 1);
-        sql_unit_int(unit, (int64_t)op->seq);
-        sql_unit_int(unit, add->welcome);
-        sql_unit_blob(unit, add->reference.at, add->reference.size);
-        sql_unit_int(unit, op->now_ms);
+        STEP(unit, &consume_package, 1, VALUE_BYTES(add->reference), VALUE_INT(op->now_ms / 1000),
+            VALUE_TEXT(add->did), VALUE_TEXT(op->act->claims->issuer),
+            VALUE_TEXT(convo_span(convo)));
+        CONVO_STEP(convo, unit, &put_target, 1, VALUE_INT(op->seq), VALUE_INT(add->welcome),
+            VALUE_BYTES(add->reference), VALUE_INT(op->now_ms));
     }
 }
 
@@ -405,45 +349,36 @@ void convo_store_members(const struct convo *convo, const struct convo_op *op,
 void convo_store_create(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct creation_act *creation = act_creation(op->act);
+    struct step_value info = VALUE_NULL, info_epoch = VALUE_NULL;
 
-    convo_store_step(convo, unit, &create_convo, 1);
-    sql_unit_text(unit, creation->suite);
-    sql_unit_text(unit, op->act->claims->issuer);
-    convo_store_optional_text(unit, creation->name);
-    convo_store_optional_text(unit, creation->description);
-    sql_unit_int(unit, (int64_t)creation->epoch);
-    sql_unit_int(unit, (int64_t)op->after.seq);
-    sql_unit_int(unit, op->now_ms);
-    optional_blob(unit, creation->info.bytes);
-    if (creation->info.bytes.size > 0)
-        sql_unit_int(unit, (int64_t)creation->epoch);
-    else
-        sql_unit_null(unit);
-    convo_store_optional_text(unit, op->act->op);
+    if (creation->info.bytes.size > 0) {
+        info = (struct step_value)VALUE_BYTES(creation->info.bytes);
+        info_epoch = (struct step_value)VALUE_INT(creation->epoch);
+    }
+    CONVO_STEP(convo, unit, &create_convo, 1, VALUE_TEXT(creation->suite),
+        VALUE_TEXT(op->act->claims->issuer), VALUE_TEXT(creation->name),
+        VALUE_TEXT(creation->description), VALUE_INT(creation->epoch), VALUE_INT(op->after.seq),
+        VALUE_INT(op->now_ms), info, info_epoch, VALUE_TEXT(op->act->op));
     add_member(convo, op, unit, op->act->claims->issuer, true);
 }
 
 void convo_store_group_info(
     const struct convo *convo, struct sql_unit *unit, struct span bytes, uint64_t epoch)
 {
-    convo_store_step(convo, unit, &put_group_info, 1);
-    sql_unit_int(unit, (int64_t)epoch);
-    sql_unit_blob(unit, bytes.at, bytes.size);
+    CONVO_STEP(convo, unit, &put_group_info, 1, VALUE_INT(epoch), VALUE_BYTES(bytes));
 }
 
 void convo_store_read_to(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    convo_store_step(convo, unit, &read_to, 1);
-    sql_unit_text(unit, op->act->claims->issuer);
-    sql_unit_int(unit, (int64_t)act_cursor(op->act)->seq);
+    CONVO_STEP(convo, unit, &read_to, 1, VALUE_TEXT(op->act->claims->issuer),
+        VALUE_INT(act_cursor(op->act)->seq));
 }
 
 void convo_store_mark_unread(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    convo_store_step(convo, unit, &mark_unread, 1);
-    sql_unit_text(unit, op->act->claims->issuer);
+    CONVO_STEP(convo, unit, &mark_unread, 1, VALUE_TEXT(op->act->claims->issuer));
 }
 
 void convo_store_role(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
@@ -454,10 +389,9 @@ void convo_store_role(const struct convo *convo, const struct convo_op *op, stru
 
     convo_store_step(convo, unit, &lock_row, 1);
     convo_store_is_admin(convo, op, unit);
-    convo_store_step(convo, unit, role->is_admin ? &set_admin : &set_moderator, 1);
-    sql_unit_text(unit, role->target);
-    sql_unit_int(unit, role->is_given);
-    add_has_admin(convo, unit);
+    CONVO_STEP(convo, unit, role->is_admin ? &set_admin : &set_moderator, 1,
+        VALUE_TEXT(role->target), VALUE_INT(role->is_given));
+    convo_store_step(convo, unit, &has_admin, 1);
     add_audit(convo, op, unit, actions[role->is_admin][role->is_given], role->target);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log_store.c: statements that read the log: for lookups, and pages for subscribers. */
 #include "auth/auth.h"
+#include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
 
@@ -12,19 +13,21 @@ SQL_STATEMENT(commits_since,
         "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 3"
         " AND l.base_epoch >= $2" LOG_SEEN_BY("$1", "$3") " ORDER BY l.base_epoch LIMIT 100",
         "$1", "$4"));
-SQL_STATEMENT(find_op, "SELECT l.seq, l.epoch, l.created_ms, l.sha256, " LOG_MESSAGE_ID
-                       " FROM log l WHERE l.convo = $1 AND l.op = $2");
-SQL_STATEMENT(find_commit, "SELECT l.seq, l.epoch, l.created_ms, l.sha256, NULL"
-                           " FROM log l WHERE l.convo = $1 AND l.kind = 3 AND l.base_epoch = $2");
+SQL_STATEMENT(find_op,
+    "SELECT l.seq, l.epoch, l.created_ms, l.sha256, " LOG_MESSAGE_ID " FROM log l"
+    " WHERE l.convo = $1 AND l.op = $2");
+SQL_STATEMENT(find_commit,
+    "SELECT l.seq, l.epoch, l.created_ms, l.sha256, NULL FROM log l WHERE l.convo = $1"
+    " AND l.kind = 3 AND l.base_epoch = $2");
 SQL_STATEMENT(find_create, "SELECT 1 FROM convos WHERE id = $1 AND create_op = $2");
 SQL_STATEMENT(find_point, "SELECT seq, epoch, group_name FROM convos WHERE id = $1");
 SQL_STATEMENT(find_kept, "SELECT kept_from, seq FROM convos WHERE id = $1");
 SQL_STATEMENT(get_group_info,
     "SELECT group_info, group_info_epoch FROM convos WHERE id = $1 AND group_info IS NOT NULL");
 
-static void add_op(struct sql_unit *unit, const struct act *act)
+static struct span op_of(const struct act *act)
 {
-    sql_unit_text(unit, act->op.at == NULL ? SPAN("") : act->op);
+    return act->op.at == NULL ? SPAN("") : act->op;
 }
 
 /* The steps of enum lookup_step. */
@@ -33,15 +36,11 @@ void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql
     uint64_t epoch = op->act->content->mls.epoch;
     int64_t bounded = epoch > INT64_MAX ? INT64_MAX : (int64_t)epoch;
 
-    convo_store_step(convo, unit, &commits_since, SQL_ROWS_ANY);
-    sql_unit_int(unit, bounded);
-    sql_unit_text(unit, op->act->claims->issuer);
-    sql_unit_int(unit, LOG_PAGE_BYTES);
-    convo_store_step(convo, unit, &find_op, SQL_ROWS_ANY);
-    add_op(unit, op->act);
+    CONVO_STEP(convo, unit, &commits_since, SQL_ROWS_ANY, VALUE_INT(bounded),
+        VALUE_TEXT(op->act->claims->issuer), VALUE_INT(LOG_PAGE_BYTES));
+    CONVO_STEP(convo, unit, &find_op, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
     convo_store_step(convo, unit, &find_point, SQL_ROWS_ANY);
-    convo_store_step(convo, unit, &find_commit, SQL_ROWS_ANY);
-    sql_unit_int(unit, bounded);
+    CONVO_STEP(convo, unit, &find_commit, SQL_ROWS_ANY, VALUE_INT(bounded));
     if (act_has(op->act, ACT_COMMITS) && act_commit(op->act)->kind == COMMIT_JOIN) {
         const struct act_invite *invite = &act_commit(op->act)->invite;
 
@@ -52,8 +51,7 @@ void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql
 
 void creation_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    convo_store_step(convo, unit, &find_create, SQL_ROWS_ANY);
-    add_op(unit, op->act);
+    CONVO_STEP(convo, unit, &find_create, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
 }
 
 void context_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
@@ -94,9 +92,9 @@ SQL_STATEMENT(log_page,
         " AS size FROM log l WHERE l.convo = $1 AND l.seq > $3" LOG_SEEN_BY(
             "$1", "$2") " ORDER BY l.seq LIMIT $4",
         "$1", "$6"));
-SQL_STATEMENT(find_bounds, "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m"
-                           " WHERE m.convo = c.id AND m.did = $2 AND (m.leave_seq IS NULL"
-                           " OR m.leave_seq > $3)), c.seq FROM convos c WHERE c.id = $1");
+SQL_STATEMENT(find_bounds,
+    "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m WHERE m.convo = c.id AND m.did = $2"
+    " AND (m.leave_seq IS NULL OR m.leave_seq > $3)), c.seq FROM convos c WHERE c.id = $1");
 enum { PAGE_ROWS = 100, PAGE_BYTES = 512 << 10 }; /* as base64 within what a stream may hold */
 
 struct sql_unit *log_page_unit(const struct convo *convo, struct span did, uint64_t seq)
@@ -105,15 +103,9 @@ struct sql_unit *log_page_unit(const struct convo *convo, struct span did, uint6
 
     if (unit == NULL)
         return NULL;
-    convo_store_step(convo, unit, &log_page, SQL_ROWS_ANY);
-    sql_unit_text(unit, did);
-    sql_unit_int(unit, (int64_t)seq);
-    sql_unit_int(unit, PAGE_ROWS);
-    sql_unit_int(unit, EVENT_BYTES_MAX);
-    sql_unit_int(unit, PAGE_BYTES);
-    convo_store_step(convo, unit, &find_bounds, SQL_ROWS_ANY);
-    sql_unit_text(unit, did);
-    sql_unit_int(unit, (int64_t)seq);
+    CONVO_STEP(convo, unit, &log_page, SQL_ROWS_ANY, VALUE_TEXT(did), VALUE_INT(seq),
+        VALUE_INT(PAGE_ROWS), VALUE_INT(EVENT_BYTES_MAX), VALUE_INT(PAGE_BYTES));
+    CONVO_STEP(convo, unit, &find_bounds, SQL_ROWS_ANY, VALUE_TEXT(did), VALUE_INT(seq));
     return unit;
 }
 

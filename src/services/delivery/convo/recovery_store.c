@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "crypto/digest.h"
+#include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
 #include "sql/unit.h"
 
@@ -19,8 +20,7 @@ SQL_STATEMENT(count_differing,
 
 void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch)
 {
-    convo_store_step(convo, unit, &mark_confirmed, 1);
-    sql_unit_int(unit, (int64_t)epoch);
+    CONVO_STEP(convo, unit, &mark_confirmed, 1, VALUE_INT(epoch));
 }
 
 void recovery_store_confirm(
@@ -28,15 +28,11 @@ void recovery_store_confirm(
 {
     const struct confirm_act *confirm = act_confirm(op->act);
 
-    convo_store_step(convo, unit, &put_confirm, SQL_ROWS_ANY);
-    sql_unit_int(unit, (int64_t)confirm->epoch);
-    sql_unit_text(unit, op->act->claims->issuer);
-    sql_unit_blob(unit, confirm->sha256, sizeof confirm->sha256);
-    sql_unit_int(unit, op->now_ms);
+    CONVO_STEP(convo, unit, &put_confirm, SQL_ROWS_ANY, VALUE_INT(confirm->epoch),
+        VALUE_TEXT(op->act->claims->issuer), VALUE_ARRAY(confirm->sha256), VALUE_INT(op->now_ms));
     recovery_store_heard(convo, unit, confirm->epoch);
-    convo_store_step(convo, unit, &count_differing, 1);
-    sql_unit_int(unit, (int64_t)confirm->epoch);
-    sql_unit_blob(unit, confirm->sha256, sizeof confirm->sha256);
+    CONVO_STEP(
+        convo, unit, &count_differing, 1, VALUE_INT(confirm->epoch), VALUE_ARRAY(confirm->sha256));
 }
 
 void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit)
@@ -48,21 +44,22 @@ void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit)
 /* ---- reportInvalidCommit -------------------------------------------------------------------- */
 
 /* Also locks the row, so that reports in two processes count each other. */
-SQL_STATEMENT(is_reportable, "UPDATE convos SET active_ms = active_ms"
-                             " WHERE id = $1 AND epoch = $2 AND confirmed_epoch < $2");
+SQL_STATEMENT(is_reportable, "UPDATE convos SET active_ms = active_ms WHERE id = $1 AND epoch = $2"
+                             " AND confirmed_epoch < $2");
 SQL_STATEMENT(put_report,
     "INSERT INTO commit_reports (convo, base_epoch, sha256, did, reason, created_ms)"
     " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (convo, base_epoch, sha256, did) DO NOTHING");
 SQL_STATEMENT(count_all,
     "SELECT did FROM commit_reports WHERE convo = $1 AND base_epoch = $2 AND sha256 = $3");
 SQL_STATEMENT(revoke_convo,
-    "UPDATE convos SET epoch = $4, seq = $5, chain = $6, active_ms = $7,"
-    " group_info = CASE WHEN group_info_epoch > $4 THEN NULL ELSE group_info END,"
-    " group_info_epoch = CASE WHEN group_info_epoch > $4 THEN NULL ELSE group_info_epoch END"
-    " WHERE id = $1 AND epoch = $2 AND seq = $3 AND confirmed_epoch < $2");
+    "UPDATE convos SET epoch = $4, seq = $5, chain = $6, active_ms = $7, group_info ="
+    " CASE WHEN group_info_epoch > $4 THEN NULL ELSE group_info END, group_info_epoch = CASE"
+    " WHEN group_info_epoch > $4 THEN NULL ELSE group_info_epoch END WHERE id = $1 AND epoch = $2"
+    " AND seq = $3 AND confirmed_epoch < $2");
 /* The op becomes free: the first answer to it is no longer true. */
-SQL_STATEMENT(revoke_commit, "UPDATE log SET kind = 4, op = NULL"
-                             " WHERE convo = $1 AND seq = $2 AND kind = 3 AND sha256 = $3");
+SQL_STATEMENT(revoke_commit,
+    "UPDATE log SET kind = 4, op = NULL WHERE convo = $1 AND seq = $2 AND kind = 3"
+    " AND sha256 = $3");
 /* Members that the commit removed return. A member that left by itself has left. */
 SQL_STATEMENT(return_members,
     "UPDATE members SET leave_seq = NULL, left_ms = NULL, was_removed = 0, has_later = 0"
@@ -70,18 +67,19 @@ SQL_STATEMENT(return_members,
 /* A member who rejoined in a commit that was later revoked counts as never having left: no two
  * intervals of a DID overlap. */
 SQL_STATEMENT(forget_returns,
-    "DELETE FROM members WHERE convo = $1 AND join_seq > $2 AND leave_seq IS NOT NULL"
-    " AND EXISTS (SELECT 1 FROM members n WHERE n.convo = $1 AND n.did = members.did"
-    " AND n.join_seq < $2 AND n.leave_seq IS NULL)");
+    "DELETE FROM members WHERE convo = $1 AND join_seq > $2 AND leave_seq IS NOT NULL AND EXISTS"
+    " (SELECT 1 FROM members n WHERE n.convo = $1 AND n.did = members.did AND n.join_seq < $2"
+    " AND n.leave_seq IS NULL)");
 /* Members this commit added go back to their previous state: absent since then, or unknown (0). */
 #define BEFORE(column)                                                                             \
     " COALESCE((SELECT p." column " FROM members p WHERE p.convo = $1 AND p.did = members.did"     \
     " AND p.join_seq < $2 ORDER BY p.join_seq DESC LIMIT 1), 0)"
 SQL_STATEMENT(end_members,
-    "UPDATE members SET leave_seq = $3, left_ms =" BEFORE("left_ms") ", was_removed =" BEFORE(
-        "was_removed") ","
-                       " unread_extra = 0"
-                       " WHERE convo = $1 AND join_seq = $2 AND leave_seq IS NULL");
+    "UPDATE members SET leave_seq = $3, left_ms =" BEFORE(
+        "left_ms") ","
+                   " was_removed =" BEFORE(
+                       "was_removed") ", unread_extra = 0 WHERE convo = $1 AND join_seq = $2"
+                                      " AND leave_seq IS NULL");
 SQL_STATEMENT(revoke_welcomes,
     "UPDATE welcome_targets SET state = 3, changed_ms = $3, why = 'its commit was revoked'"
     " WHERE convo = $1 AND seq = $2 AND state <> 2");
@@ -93,13 +91,6 @@ SQL_STATEMENT(put_quarantine,
     "INSERT INTO quarantines (convo, did, until_ms) VALUES ($1, $2, $3)"
     " ON CONFLICT (convo, did) DO UPDATE SET until_ms = excluded.until_ms");
 
-static void add_seq_step(const struct convo *convo, struct sql_unit *unit,
-    const struct sql_statement *statement, int64_t rows)
-{
-    convo_store_step(convo, unit, statement, rows);
-    sql_unit_int(unit, (int64_t)convo->newest.seq);
-}
-
 /* A committer who left in this commit needs no quarantine. */
 static void add_quarantine(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
@@ -108,34 +99,27 @@ static void add_quarantine(
 
     if (!sender->is_in)
         return;
-    convo_store_step(convo, unit, &put_quarantine, 1);
-    sql_unit_text(unit, member_did(sender));
-    sql_unit_int(unit, op->now_ms + convo->delivery->quarantine_ms);
+    CONVO_STEP(convo, unit, &put_quarantine, 1, VALUE_TEXT(member_did(sender)),
+        VALUE_INT(op->now_ms + convo->delivery->quarantine_ms));
 }
 
 static void add_revocation(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct report_act *report = act_report(op->act);
+    uint64_t seq = convo->newest.seq;
     unsigned char notice[32];
 
     tr_assert(op->after.epoch + 1 == op->before.epoch);
-    convo_store_step(convo, unit, &revoke_convo, 1);
-    sql_unit_int(unit, (int64_t)op->before.epoch);
-    sql_unit_int(unit, (int64_t)op->before.seq);
-    sql_unit_int(unit, (int64_t)op->after.epoch);
-    sql_unit_int(unit, (int64_t)op->after.seq);
-    sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
-    sql_unit_int(unit, op->now_ms);
-    add_seq_step(convo, unit, &revoke_commit, 1);
-    sql_unit_blob(unit, report->sha256, sizeof report->sha256);
-    add_seq_step(convo, unit, &return_members, SQL_ROWS_ANY);
-    add_seq_step(convo, unit, &forget_returns, SQL_ROWS_ANY);
-    add_seq_step(convo, unit, &end_members, SQL_ROWS_ANY);
-    sql_unit_int(unit, (int64_t)op->after.seq);
-    add_seq_step(convo, unit, &revoke_welcomes, SQL_ROWS_ANY);
-    sql_unit_int(unit, op->now_ms);
-    add_seq_step(convo, unit, &no_joiner, 0);
+    CONVO_STEP(convo, unit, &revoke_convo, 1, VALUE_INT(op->before.epoch),
+        VALUE_INT(op->before.seq), VALUE_INT(op->after.epoch), VALUE_INT(op->after.seq),
+        VALUE_ARRAY(op->after.chain), VALUE_INT(op->now_ms));
+    CONVO_STEP(convo, unit, &revoke_commit, 1, VALUE_INT(seq), VALUE_ARRAY(report->sha256));
+    CONVO_STEP(convo, unit, &return_members, SQL_ROWS_ANY, VALUE_INT(seq));
+    CONVO_STEP(convo, unit, &forget_returns, SQL_ROWS_ANY, VALUE_INT(seq));
+    CONVO_STEP(convo, unit, &end_members, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->after.seq));
+    CONVO_STEP(convo, unit, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
+    CONVO_STEP(convo, unit, &no_joiner, 0, VALUE_INT(seq));
     add_quarantine(convo, op, unit);
     crypto_sha256(report->sha256, sizeof report->sha256, notice);
     convo_store_log(convo, op, unit,
@@ -155,18 +139,13 @@ void recovery_store_report(
 
     for (uint32_t i = 0; i < convo->roster.count; i++)
         known += convo->roster.members[i].has_reported || &convo->roster.members[i] == caller;
-    convo_store_step(convo, unit, &is_reportable, 1);
-    sql_unit_int(unit, (int64_t)op->before.epoch);
-    convo_store_step(convo, unit, &put_report, SQL_ROWS_ANY);
-    sql_unit_int(unit, (int64_t)report->base_epoch);
-    sql_unit_blob(unit, report->sha256, sizeof report->sha256);
-    sql_unit_text(unit, op->act->claims->issuer);
-    convo_store_optional_text(unit, report->reason);
-    sql_unit_int(unit, op->now_ms);
+    CONVO_STEP(convo, unit, &is_reportable, 1, VALUE_INT(op->before.epoch));
+    CONVO_STEP(convo, unit, &put_report, SQL_ROWS_ANY, VALUE_INT(report->base_epoch),
+        VALUE_ARRAY(report->sha256), VALUE_TEXT(op->act->claims->issuer),
+        VALUE_TEXT(report->reason), VALUE_INT(op->now_ms));
     /* A report that this actor does not know fails the unit: the act is planned again. */
-    convo_store_step(convo, unit, &count_all, known);
-    sql_unit_int(unit, (int64_t)report->base_epoch);
-    sql_unit_blob(unit, report->sha256, sizeof report->sha256);
+    CONVO_STEP(
+        convo, unit, &count_all, known, VALUE_INT(report->base_epoch), VALUE_ARRAY(report->sha256));
     if (op->is_exclusive)
         add_revocation(convo, op, unit);
 }
@@ -179,8 +158,9 @@ SQL_STATEMENT(reset_convo,
     " WHERE id = $1 AND epoch = $2 AND seq = $3");
 /* A commit of an earlier group would be mistaken for one of a new group with the same id. Resets
  * that are no longer in the log were read by all members. */
-SQL_STATEMENT(no_former, "SELECT 1 FROM log WHERE convo = $1 AND kind <> 1 AND kind = 7"
-                         " AND bytes IN ($2, $3, $4) LIMIT 1");
+SQL_STATEMENT(no_former,
+    "SELECT 1 FROM log WHERE convo = $1 AND kind <> 1 AND kind = 7 AND bytes IN ($2, $3, $4)"
+    " LIMIT 1");
 /* One statement per kind: no index has both kinds. */
 SQL_STATEMENT(former_commits, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind = 3");
 SQL_STATEMENT(former_revoked, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind = 4");
@@ -199,22 +179,16 @@ void recovery_store_reset(
     struct reset_names names;
     unsigned char notice[32];
 
-    convo_store_step(convo, unit, &reset_convo, 1);
-    sql_unit_int(unit, (int64_t)op->before.epoch);
-    sql_unit_int(unit, (int64_t)op->before.seq);
-    sql_unit_int(unit, (int64_t)op->after.seq);
-    sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
-    sql_unit_int(unit, op->now_ms);
-    sql_unit_text(unit, group);
-    convo_store_is_admin(convo, op, unit);
-    convo_store_step(convo, unit, &no_former, 0);
     reset_names_of(group, &names);
-    for (size_t i = 0; i < RESET_NAMES; i++)
-        sql_unit_blob(unit, names.list[i].at, names.list[i].size);
+    CONVO_STEP(convo, unit, &reset_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
+        VALUE_INT(op->after.seq), VALUE_ARRAY(op->after.chain), VALUE_INT(op->now_ms),
+        VALUE_TEXT(group));
+    convo_store_is_admin(convo, op, unit);
+    CONVO_STEP(convo, unit, &no_former, 0, VALUE_BYTES(names.list[0]), VALUE_BYTES(names.list[1]),
+        VALUE_BYTES(names.list[2]));
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         convo_store_step(convo, unit, plain[i], SQL_ROWS_ANY);
-    convo_store_step(convo, unit, &reset_welcomes, SQL_ROWS_ANY);
-    sql_unit_int(unit, op->now_ms);
+    CONVO_STEP(convo, unit, &reset_welcomes, SQL_ROWS_ANY, VALUE_INT(op->now_ms));
     crypto_sha256(group.at, group.size, notice);
     convo_store_log(convo, op, unit,
         (struct convo_log_row){ .seq = op->after.seq,

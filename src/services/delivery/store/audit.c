@@ -2,6 +2,9 @@
 #include "services/delivery/store/audit.h"
 
 #include "base/assert.h"
+#include "services/common/call.h"
+
+_Static_assert((int)AUDIT_ID_SIZE == CALL_ID_SIZE, "audit_add makes the id of a row");
 
 #define INTO "INSERT INTO audit (id, actor, action, convo, target, created_ms)"
 const struct sql_statement audit_put = { .text = INTO " VALUES ($1, $2, $3, $4, $5, $6)" };

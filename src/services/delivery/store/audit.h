@@ -4,10 +4,9 @@
 #ifndef SERVICES_DELIVERY_STORE_AUDIT_H
 #define SERVICES_DELIVERY_STORE_AUDIT_H
 
-#include "services/common/call.h"
 #include "services/delivery/delivery.h"
 
-enum { AUDIT_ID_SIZE = CALL_ID_SIZE };
+enum { AUDIT_ID_SIZE = 32 };
 
 struct audit_entry {
     struct span actor;

@@ -16,8 +16,6 @@
 enum {
     PACKAGES_UPLOAD_MAX = 100, /* in one publishKeyPackages */
     PACKAGES_RETRY_S = 3600,   /* of an owner that has as many as it may */
-    PACKAGE_SKEW_S = 3600,
-    PACKAGE_SPAN_S_MAX = 90 * 86400 + 3600,
 };
 
 struct package_upload {

@@ -2,31 +2,19 @@
 /* import_convo.c: writes one conversation in this order: its row with the mark that it is begun,
  * its log, its Welcomes, facts of the row that the log revealed, its members, the mark that it is
  * whole. Any part may be in a unit of its own; without members no account has access. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "services/common/param.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/convo/act.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_check.h"
-#include "services/delivery/store/schema.h"
 
 enum { PERSONS_MAX = 100000, RULE_DAYS_MAX = 3650 };
 
-SQL_STATEMENT(
-    end_mark, "UPDATE audit SET action = 'import' WHERE id = $1 AND action = 'importBegun'");
-
 /* ---- its row -------------------------------------------------------------------------------- */
-
-static int copy_text(struct buffer *to, struct span from, size_t size_max)
-{
-    if (from.size > size_max)
-        from.size = size_max;
-    return from.at == NULL ? 0 : buffer_span(to, from);
-}
 
 /* Cuts a text to `size_max` bytes without splitting a character. */
 static struct span cut_text(struct span text, size_t size_max)
@@ -39,118 +27,82 @@ static struct span cut_text(struct span text, size_t size_max)
     return text;
 }
 
-static int on_convo(void *data, const struct source_row *row)
+static int read_row(struct import_convo *convo)
 {
-    struct import_convo *convo = data;
-    int64_t created_ms = source_int(row, CONVO_CREATED);
+    int64_t epoch = source_int(convo->row, CONVO_EPOCH);
 
-    convo->is_there = true;
-    convo->is_remote = source_int(row, CONVO_IS_REMOTE) != 0;
-    convo->source_epoch = source_int(row, CONVO_EPOCH) < 0 ? 0 : source_int(row, CONVO_EPOCH);
+    convo->source_epoch = epoch < 0 ? 0 : epoch;
     convo->epoch_max = (uint64_t)convo->source_epoch;
-    convo->created_ms =
-        source_is_null(row, CONVO_CREATED) ? convo->run->import->now_ms : created_ms;
-    convo->active_ms = source_is_null(row, CONVO_UPDATED) ? 0 : source_int(row, CONVO_UPDATED);
-    copy_text(&convo->creator, import_bare_did(source_bytes(row, CONVO_CREATOR)), DID_SIZE_MAX);
-    copy_text(&convo->name, cut_text(source_bytes(row, CONVO_NAME), 128), 128);
-    copy_text(&convo->description, cut_text(source_bytes(row, CONVO_TEXT), 512), 512);
-    copy_text(&convo->suite, source_bytes(row, CONVO_SUITE), 63);
-    if (source_bytes(row, CONVO_INFO).size <= GROUP_INFO_SIZE_MAX)
-        copy_text(&convo->group_info, source_bytes(row, CONVO_INFO), GROUP_INFO_SIZE_MAX);
-    return convo->creator.failed != 0 || convo->name.failed != 0 ||
-                   convo->description.failed != 0 || convo->suite.failed != 0 ||
-                   convo->group_info.failed != 0
-               ? TR_ENOMEM
-               : 0;
+    convo->created_ms = source_int_or(convo->row, CONVO_CREATED, convo->run->import->now_ms);
+    convo->suite = cut_text(source_bytes(convo->row, CONVO_SUITE), 63);
+    return 0;
 }
 
 /* The group info has the group's id, its suite, and an epoch that a member has reached. */
 static int read_group_info(struct import_convo *convo)
 {
+    struct span bytes = source_bytes(convo->row, CONVO_INFO);
     struct mls_group_info info;
     const struct mls_suite *suite;
     bool is_checked;
     const char *wrong;
 
-    if (convo->group_info.size == 0)
+    if (bytes.size == 0 || bytes.size > GROUP_INFO_SIZE_MAX)
         return 0;
-    wrong = mls_group_info_read(
-        (struct span){ convo->group_info.bytes, convo->group_info.size }, &info);
+    wrong = mls_group_info_read(bytes, &info);
     if (wrong == NULL)
         wrong = mls_group_info_check(&info, &is_checked);
     if (wrong != NULL) {
-        import_finding(convo->run, import_id(convo), "its group info is left out: %s", wrong);
-        buffer_free(&convo->group_info);
+        import_finding(convo->run, convo->id, "its group info is left out: %s", wrong);
         return 0;
     }
+    convo->group_info = bytes;
     convo->group_info_epoch = info.context.epoch;
     suite = mls_suite_of(info.context.suite);
-    if (suite != NULL &&
-        !span_is((struct span){ convo->suite.bytes, convo->suite.size }, suite->name)) {
+    tr_assert(suite != NULL); /* the check has found it */
+    if (!span_is(convo->suite, suite->name)) {
         /* Later messages are checked against the suite, so take the members' own. */
         if (convo->suite.size > 0)
-            import_finding(convo->run, import_id(convo),
+            import_finding(convo->run, convo->id,
                 "its cipher suite is said to be another than its group info has: %s", suite->name);
-        buffer_clear(&convo->suite);
-        buffer_text(&convo->suite, suite->name);
+        convo->suite = span_of(suite->name);
     }
     if (info.context.epoch <= (uint64_t)convo->source_epoch) {
         convo->epoch = info.context.epoch;
         convo->has_epoch = true;
     }
-    buffer_span(&convo->group_id, info.context.group_id);
-    return convo->group_id.failed != 0 ? TR_ENOMEM : convo->suite.failed;
-}
-
-static int on_policy(void *data, const struct source_row *row)
-{
-    struct import_convo *convo = data;
-
-    for (uint32_t i = RULE_MEMBERS_MAX; i <= RULE_REJOIN_DAYS; i++)
-        convo->rules[i] = source_is_null(row, i) ? -1 : source_int(row, i);
-    import_fate(convo->run, CATBIRD_POLICIES, NULL, 1);
-    return 0;
+    return buffer_span(&convo->group_id, info.context.group_id);
 }
 
 /* ---- its members: a row per device there, one per person here ------------------------------- */
 
-struct span import_bare_did(struct span did)
+struct import_person *import_person_find(const struct import_convo *convo, struct span did)
 {
-    const char *end = did.at == NULL ? NULL : memchr(did.at, '#', did.size);
+    const struct member *member = did.size == 0 ? NULL : roster_find(&convo->roster, did);
 
-    return end == NULL ? did : (struct span){ did.at, (size_t)(end - did.at) };
+    return member == NULL ? NULL : &convo->persons[member - convo->roster.members];
 }
 
-static struct import_person *person_of(struct import_convo *convo, struct span did)
+static struct import_person *person_add(struct import_convo *convo, struct span did)
 {
-    uint32_t known = convo->roster.count;
-    struct member *member = roster_get(&convo->roster, did);
-    uint32_t index;
+    struct roster *roster = &convo->roster;
 
-    if (member == NULL)
+    if (roster_get(roster, did) == NULL)
         return NULL;
-    index = (uint32_t)(member - convo->roster.members);
-    if (convo->roster.count > convo->person_capacity) {
-        uint32_t capacity = convo->person_capacity == 0 ? 16 : convo->person_capacity * 2;
+    if (roster->count > convo->person_capacity) {
         struct import_person *persons =
-            base_realloc(convo->persons, capacity * sizeof *convo->persons);
+            base_realloc(convo->persons, roster->capacity * sizeof *persons);
 
         if (persons == NULL)
             return NULL;
         convo->persons = persons;
-        convo->person_capacity = capacity;
+        convo->person_capacity = roster->capacity;
     }
-    if (convo->roster.count > known)
-        convo->persons[index] = (struct import_person){
-            .joined_ms = INT64_MAX, .read_ms = -1, .cursor_ms = -1, .unread = -1
-        };
-    return &convo->persons[index];
-}
-
-static void least_time(int64_t *value, int64_t other)
-{
-    if (*value < 0 || other < *value)
-        *value = other;
+    tr_assert(roster->count <= convo->person_capacity);
+    convo->persons[roster->count - 1] = (struct import_person){
+        .joined_ms = INT64_MAX, .read_ms = -1, .cursor_ms = -1, .unread = -1
+    };
+    return &convo->persons[roster->count - 1];
 }
 
 static void most_time(int64_t *value, int64_t other)
@@ -159,39 +111,37 @@ static void most_time(int64_t *value, int64_t other)
         *value = other;
 }
 
-static int on_member(void *data, const struct source_row *row)
+static int on_member(void *data, const struct pg_result *row)
 {
     struct import_convo *convo = data;
     struct span user = source_bytes(row, MEMBER_USER);
     struct span did = import_bare_did(user.size > 0 ? user : source_bytes(row, MEMBER_DID));
-    bool is_in = source_is_null(row, MEMBER_LEFT);
-    struct import_person *person;
-    int64_t joined_ms;
+    struct import_person *person = import_person_find(convo, did);
+    int64_t joined_ms = source_int(row, MEMBER_JOINED),
+            unread = source_int_or(row, MEMBER_UNREAD, -1);
 
-    if (did.size < DID_SIZE_MIN || did.size > DID_SIZE_MAX) {
-        import_fate(convo->run, CATBIRD_MEMBERS, "has no DID", 1);
+    import_fate(convo->run, CATBIRD_MEMBERS, import_is_did(did) ? NULL : "has no DID", 1);
+    if (!import_is_did(did))
         return 0;
-    }
     if (convo->roster.count >= PERSONS_MAX)
-        return TR_ELIMIT;
-    person = person_of(convo, did);
+        return import_fail(convo->run, TR_ELIMIT, "conversation %s has more than %d members",
+            convo->id.at, PERSONS_MAX);
+    if (person == NULL)
+        person = person_add(convo, did);
     if (person == NULL)
         return TR_ENOMEM;
-    joined_ms = source_is_null(row, MEMBER_JOINED) ? 0 : source_int(row, MEMBER_JOINED);
     if (joined_ms < person->joined_ms)
         person->joined_ms = joined_ms;
-    if (!is_in)
+    if (!source_is_null(row, MEMBER_LEFT)) { /* a device that left has no role */
         most_time(&person->left_ms, source_int(row, MEMBER_LEFT));
-    person->is_in = person->is_in || is_in;
-    if (is_in) { /* a device that left has no role */
-        person->is_admin = person->is_admin || source_int(row, MEMBER_IS_ADMIN) != 0;
-        person->is_moderator = person->is_moderator || source_int(row, MEMBER_IS_MODERATOR) != 0;
-        if (!source_is_null(row, MEMBER_READ))
-            most_time(&person->read_ms, source_int(row, MEMBER_READ));
-        if (!source_is_null(row, MEMBER_UNREAD) && source_int(row, MEMBER_UNREAD) >= 0)
-            least_time(&person->unread, source_int(row, MEMBER_UNREAD));
+        return 0;
     }
-    import_fate(convo->run, CATBIRD_MEMBERS, NULL, 1);
+    person->is_in = true;
+    person->is_admin = person->is_admin || source_int(row, MEMBER_IS_ADMIN) != 0;
+    person->is_moderator = person->is_moderator || source_int(row, MEMBER_IS_MODERATOR) != 0;
+    most_time(&person->read_ms, source_int_or(row, MEMBER_READ, -1));
+    if (unread >= 0 && (person->unread < 0 || unread < person->unread))
+        person->unread = unread;
     return 0;
 }
 
@@ -215,19 +165,20 @@ static int64_t time_of_ulid(struct span text)
     return ms;
 }
 
-static int on_cursor(void *data, const struct source_row *row)
+static int on_cursor(void *data, const struct pg_result *row)
 {
     struct import_convo *convo = data;
     struct span did = import_bare_did(source_bytes(row, CURSOR_USER));
+    struct import_person *person = import_person_find(convo, did);
     int64_t seen_ms = time_of_ulid(source_bytes(row, CURSOR_SEEN));
     const char *reason = NULL;
 
-    if (did.size == 0 || roster_find(&convo->roster, did) == NULL)
+    if (person == NULL)
         reason = "is of somebody who is no member";
     else if (seen_ms < 0)
         reason = "is no ULID";
     else
-        most_time(&person_of(convo, did)->cursor_ms, seen_ms);
+        most_time(&person->cursor_ms, seen_ms);
     import_fate(convo->run, CATBIRD_CURSORS, reason, 1);
     return 0;
 }
@@ -239,142 +190,123 @@ static int compare_points(const void *a, const void *b)
     return (one->from_ms > other->from_ms) - (one->from_ms < other->from_ms);
 }
 
-static int make_points(struct import_convo *convo)
+static void add_point(struct import_convo *convo, int64_t from_ms, uint64_t *seq, bool is_leave)
 {
-    uint32_t count = 0;
+    tr_assert(convo->point_count < 3 * convo->roster.count);
+    convo->points[convo->point_count++] = (struct import_point){ from_ms, seq, is_leave };
+}
 
-    if (convo->roster.count == 0)
-        return 0;
-    convo->points = base_alloc(sizeof *convo->points * 3 * convo->roster.count);
+static int sort_points(struct import_convo *convo)
+{
+    convo->points = base_alloc(sizeof *convo->points * (3 * convo->roster.count + 1));
     if (convo->points == NULL)
         return TR_ENOMEM;
     for (uint32_t i = 0; i < convo->roster.count; i++) {
-        const struct import_person *person = &convo->persons[i];
+        struct import_person *person = &convo->persons[i];
         int64_t read_ms = person->read_ms >= 0 ? person->read_ms : person->cursor_ms;
 
-        convo->points[count++] = (struct import_point){ person->joined_ms, i, POINT_JOIN };
+        add_point(convo, person->joined_ms, &person->join_seq, false);
         if (!person->is_in)
-            convo->points[count++] = (struct import_point){ person->left_ms + 1, i, POINT_LEAVE };
+            add_point(convo, person->left_ms + 1, &person->leave_seq, true);
         if (read_ms >= 0)
-            convo->points[count++] = (struct import_point){ read_ms + 1, i, POINT_READ };
+            add_point(convo, read_ms + 1, &person->read_seq, false);
     }
-    convo->point_count = count;
-    qsort(convo->points, count, sizeof *convo->points, compare_points);
+    qsort(convo->points, convo->point_count, sizeof *convo->points, compare_points);
     return 0;
+}
+
+static int read_people(struct import_convo *convo)
+{
+    struct import_run *run = convo->run;
+    int rc = source_each(run, CATBIRD_MEMBERS, convo->id.at, "4, 2", on_member, convo);
+
+    if (rc == 0)
+        rc = source_each(run, CATBIRD_CURSORS, convo->id.at, NULL, on_cursor, convo);
+    return rc < 0 ? rc : sort_points(convo);
 }
 
 /* ---- storing -------------------------------------------------------------------------------- */
 
-static struct span or_empty(const struct buffer *text)
+/* Returns a rule of its policy; -1: not known. */
+static int64_t rule_of(const struct import_convo *convo, uint32_t rule)
 {
-    return text->size == 0 ? SPAN("") : (struct span){ text->bytes, text->size };
+    return source_rows(convo->policy) == 0 ? -1 : source_int_or(convo->policy, rule, -1);
 }
 
-static struct span or_absent(const struct buffer *text)
-{
-    return text->size == 0 ? (struct span){ NULL, 0 } : (struct span){ text->bytes, text->size };
-}
-
-static void put_mark_id(struct import_convo *convo)
-{
-    char mark[sizeof convo->id + 8];
-    int size = snprintf(mark, sizeof mark, "import:%s", convo->id);
-
-    import_text(convo->run, (struct span){ mark, (size_t)size });
-}
-
-static int convo_begin_import(struct import_convo *convo)
+static int put_row(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
-    const int64_t *rules = convo->rules;
-    int64_t days = rules[RULE_REJOIN_DAYS];
+    struct pg_result *row = convo->row;
+    char mark[IMPORT_MARK_SIZE];
+    int64_t days, members_max;
+    int rc = source_first(run, CATBIRD_POLICIES, convo->id.at, &convo->policy);
 
-    import_step(run, &import_put_mark, 1);
-    put_mark_id(convo);
-    import_text(run, import_id(convo));
-    import_int(run, run->import->now_ms);
-    import_step(run, &import_put_convo, 1);
-    import_text(run, import_id(convo));
-    import_text(run, or_empty(&convo->suite));
-    import_text(run, or_empty(&convo->creator));
-    import_text(run, or_absent(&convo->name));
-    import_text(run, or_absent(&convo->description));
-    import_int(run, convo->created_ms);
-    import_int(run, rules[RULE_INVITE] > 0);
-    import_int(run, rules[RULE_EXTERNAL] != 0);
-    import_int(run, days < 0 ? 30 : (days > RULE_DAYS_MAX ? RULE_DAYS_MAX : days));
-    import_int(run, rules[RULE_MEMBERS_MAX] > 0 ? rules[RULE_MEMBERS_MAX] : 0);
-    return import_store(run, false);
+    import_fate(run, CATBIRD_POLICIES, NULL, source_rows(convo->policy));
+    if (rc == 0)
+        rc = import_step(run, &import_put_mark, 1,
+            VALUES(VALUE_TEXT(import_mark(convo->id, mark)), VALUE_TEXT(convo->id),
+                VALUE_INT(run->import->now_ms)));
+    if (rc < 0)
+        return rc;
+    days = rule_of(convo, RULE_REJOIN_DAYS);
+    if (days < 0)
+        days = 30;
+    members_max = rule_of(convo, RULE_MEMBERS_MAX);
+    return import_step(run, &import_put_convo, 1,
+        VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(import_or_empty(convo->suite)),
+            VALUE_TEXT(import_or_empty(
+                cut_text(import_bare_did(source_bytes(row, CONVO_CREATOR)), DID_SIZE_MAX))),
+            VALUE_TEXT(import_or_absent(cut_text(source_bytes(row, CONVO_NAME), 128))),
+            VALUE_TEXT(import_or_absent(cut_text(source_bytes(row, CONVO_TEXT), 512))),
+            VALUE_INT(convo->created_ms), VALUE_INT(rule_of(convo, RULE_INVITE) > 0),
+            VALUE_INT(rule_of(convo, RULE_EXTERNAL) != 0),
+            VALUE_INT(days > RULE_DAYS_MAX ? RULE_DAYS_MAX : days),
+            VALUE_INT(members_max > 0 ? members_max : 0)));
 }
 
-static void finish_row(struct import_convo *convo)
+static int finish_row(struct import_convo *convo)
 {
-    struct import_run *run = convo->run;
-    int64_t active_ms = convo->rows > 0 ? convo->newest_ms : convo->active_ms;
+    int64_t active_ms = convo->rows > 0 ? convo->newest_ms : source_int(convo->row, CONVO_UPDATED);
 
     if (convo->group_info.size > 0 && convo->group_info_epoch > convo->epoch) {
-        import_finding(run, import_id(convo), "its group info is of epoch %llu: left out",
+        import_finding(convo->run, convo->id, "its group info is of epoch %llu: left out",
             (unsigned long long)convo->group_info_epoch);
-        buffer_free(&convo->group_info);
+        convo->group_info = (struct span){ NULL, 0 };
     }
-    import_step(run, &import_set_convo, 1);
-    import_text(run, import_id(convo));
-    import_int(run, (int64_t)convo->epoch);
-    import_int(run, (int64_t)convo->last_seq);
-    import_int(run, (int64_t)convo->first_seq);
-    import_int(run, active_ms > convo->created_ms ? active_ms : convo->created_ms);
-    import_blob(run, or_absent(&convo->group_id));
-    import_blob(run, or_absent(&convo->group_info));
-    if (convo->group_info.size > 0)
-        import_int(run, (int64_t)convo->group_info_epoch);
-    else
-        import_null(run);
-    import_blob(run, convo->base_count > 0
-                         ? (struct span){ (const char *)convo->chain, sizeof convo->chain }
-                         : (struct span){ NULL, 0 });
+    return import_step(convo->run, &import_set_convo, 1,
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->epoch), VALUE_INT(convo->last_seq),
+            VALUE_INT(convo->first_seq),
+            VALUE_INT(active_ms > convo->created_ms ? active_ms : convo->created_ms),
+            VALUE_BLOB(
+                convo->group_id.size > 0 ? convo->group_id.bytes : NULL, convo->group_id.size),
+            VALUE_BYTES(convo->group_info),
+            VALUE_INT_IF(convo->group_info.size > 0, convo->group_info_epoch),
+            VALUE_BLOB(convo->base_count > 0 ? convo->chain : NULL, sizeof convo->chain)));
 }
 
 static int put_members(struct import_convo *convo)
 {
-    struct import_run *run = convo->run;
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < convo->roster.count; i++) {
         const struct import_person *person = &convo->persons[i];
 
-        import_step(run, &import_put_member, 1);
-        import_text(run, import_id(convo));
-        import_text(run, member_did(&convo->roster.members[i]));
-        import_int(run, (int64_t)person->join_seq);
-        if (person->is_in)
-            import_null(run);
-        else
-            import_int(run, (int64_t)person->leave_seq);
-        import_int(run, person->joined_ms);
-        import_int(run, person->is_admin);
-        import_int(run, person->is_moderator);
-        import_int(run, (int64_t)person->read_seq);
-        if (person->is_in)
-            import_null(run);
-        else
-            import_int(run, person->left_ms);
-        import_int(run, !person->is_in);
-        rc = import_store(run, false);
+        rc = import_step(convo->run, &import_put_member, 1,
+            VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(member_did(&convo->roster.members[i])),
+                VALUE_INT(person->join_seq), VALUE_INT_IF(!person->is_in, person->leave_seq),
+                VALUE_INT(person->joined_ms), VALUE_INT(person->is_admin),
+                VALUE_INT(person->is_moderator), VALUE_INT(person->read_seq),
+                VALUE_INT_IF(!person->is_in, person->left_ms), VALUE_INT(!person->is_in)));
     }
     return rc;
 }
 
-static int convo_end_import(struct import_convo *convo)
+static int end_mark(struct import_convo *convo)
 {
-    int rc;
+    char mark[IMPORT_MARK_SIZE];
 
-    finish_row(convo);
-    rc = put_members(convo);
-    if (rc < 0)
-        return rc;
-    import_step(convo->run, &end_mark, 1);
-    put_mark_id(convo);
-    return import_store(convo->run, false);
+    return import_step(
+        convo->run, &import_end_mark, 1, VALUES(VALUE_TEXT(import_mark(convo->id, mark))));
 }
 
 /* ---- what an earlier run left --------------------------------------------------------------- */
@@ -384,10 +316,7 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
     struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
-    if (unit == NULL)
-        return TR_ENOMEM;
-    sql_unit_step(unit, &import_count_log, 1);
-    sql_unit_text(unit, import_id(convo));
+    STEP(unit, &import_count_log, 1, VALUE_TEXT(convo->id));
     rc = sql_read_wait(convo->run->import->sql, unit);
     if (rc == 0)
         *ret_rows = sql_row_int(unit, 0, 0, 0);
@@ -395,75 +324,55 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
     return rc;
 }
 
-static int convo_forget_import(struct import_convo *convo)
+static int forget(struct import_convo *convo)
 {
     static const struct sql_statement *const statements[] = { &import_forget_targets,
         &import_forget_welcomes, &import_forget_members, &import_forget_convo };
     struct import_run *run = convo->run;
+    char mark[IMPORT_MARK_SIZE];
     int64_t rows = 0;
     int rc = count_rows(convo, &rows);
 
     for (; rc == 0 && rows > 0; rows -= 1000) {
-        import_step(run, &import_forget_log, SQL_ROWS_ANY);
-        import_text(run, import_id(convo));
-        rc = import_store(run, true);
+        rc = import_step(run, &import_forget_log, SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
+        if (rc == 0)
+            rc = import_flush(run);
     }
-    for (size_t i = 0; rc == 0 && i < sizeof statements / sizeof statements[0]; i++) {
-        import_step(run, statements[i], SQL_ROWS_ANY);
-        import_text(run, import_id(convo));
-    }
-    import_step(run, &import_forget_mark, 1);
-    put_mark_id(convo);
-    return rc < 0 ? rc : import_store(run, true);
+    for (size_t i = 0; rc == 0 && i < sizeof statements / sizeof statements[0]; i++)
+        rc = import_step(run, statements[i], SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
+    if (rc == 0)
+        rc = import_step(
+            run, &import_forget_mark, 1, VALUES(VALUE_TEXT(import_mark(convo->id, mark))));
+    return rc < 0 ? rc : import_flush(run);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-static int read_people(struct import_convo *convo)
+static int find_suite(struct import_convo *convo)
 {
-    struct import_run *run = convo->run;
-    int rc = import_select(run, CATBIRD_MEMBERS, "WHERE convo_id::text = $1 ORDER BY 4, 2",
-        convo->id, on_member, convo);
-
-    if (rc == 0)
-        rc = import_select(
-            run, CATBIRD_CURSORS, "WHERE convo_id::text = $1", convo->id, on_cursor, convo);
-    if (rc == 0)
-        rc = import_select(
-            run, CATBIRD_POLICIES, "WHERE convo_id::text = $1", convo->id, on_policy, convo);
-    if (rc == TR_ELIMIT)
-        (void)snprintf(run->why, run->why_size, "conversation %s has more than %d members",
-            convo->id, PERSONS_MAX);
-    return rc < 0 ? rc : make_points(convo);
+    if (convo->suite.size > 0)
+        return 0;
+    import_finding(convo->run, convo->id, "its cipher suite is not known: that of all others");
+    convo->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    return 0;
 }
 
 static int run_all(struct import_convo *convo)
 {
-    struct import_run *run = convo->run;
-    int rc = read_group_info(convo);
+    static int (*const parts[])(struct import_convo * convo) = { read_row, read_group_info,
+        find_suite, read_people, put_row, import_log, import_welcomes, finish_row, put_members,
+        end_mark };
+    int rc = 0;
 
-    if (rc == 0 && convo->suite.size == 0) {
-        import_finding(run, import_id(convo), "its cipher suite is not known: that of all others");
-        rc = buffer_text(&convo->suite, "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
-    }
-    if (rc == 0)
-        rc = read_people(convo);
-    if (rc == 0)
-        rc = convo_begin_import(convo);
-    if (rc == 0)
-        rc = import_log(convo);
-    if (rc == 0)
-        rc = import_welcomes(convo);
-    return rc < 0 ? rc : convo_end_import(convo);
+    for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
+        rc = parts[i](convo);
+    return rc;
 }
 
-static void free_convo(struct import_convo *convo)
+static void convo_free(struct import_convo *convo)
 {
-    buffer_free(&convo->creator);
-    buffer_free(&convo->name);
-    buffer_free(&convo->description);
-    buffer_free(&convo->suite);
-    buffer_free(&convo->group_info);
+    source_free(convo->row);
+    source_free(convo->policy);
     buffer_free(&convo->group_id);
     roster_free(&convo->roster);
     base_free(convo->persons);
@@ -480,24 +389,20 @@ int import_convo(struct import_run *run, struct span id, bool is_begun)
     if (convo == NULL)
         return TR_ENOMEM;
     convo->run = run;
-    convo->id_size = id.size;
-    memcpy(convo->id, id.at, id.size); /* the caller has checked its size */
-    for (uint32_t i = 0; i < 5; i++)
-        convo->rules[i] = -1;
+    convo->id = id;
     if (is_begun)
-        rc = convo_forget_import(convo);
+        rc = forget(convo);
     if (rc == 0)
-        rc = import_select(
-            run, CATBIRD_CONVERSATIONS, "WHERE id::text = $1", convo->id, on_convo, convo);
-    if (rc == 0 && !convo->is_there)
+        rc = source_first(run, CATBIRD_CONVERSATIONS, id.at, &convo->row);
+    if (rc == 0 && source_rows(convo->row) == 0)
         rc = TR_EIO; /* it was listed in the same transaction */
-    if (rc == 0 && convo->is_remote) {
+    if (rc == 0 && source_int(convo->row, CONVO_IS_REMOTE) != 0) {
         import_fate(run, CATBIRD_CONVERSATIONS, "is sequenced by another server", 1);
         rc = TR_ENOENT;
     } else if (rc == 0) {
         rc = run_all(convo);
         import_fate(run, CATBIRD_CONVERSATIONS, NULL, 1);
     }
-    free_convo(convo);
+    convo_free(convo);
     return rc;
 }

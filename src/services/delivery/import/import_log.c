@@ -39,19 +39,6 @@ struct row {
 
 /* ---- intervals of membership ----------------------------------------------------------------- */
 
-static void place_point(struct import_convo *convo, const struct import_point *point,
-    uint64_t before, uint64_t leave_seq)
-{
-    struct import_person *person = &convo->persons[point->person];
-
-    if (point->kind == POINT_JOIN)
-        person->join_seq = before;
-    else if (point->kind == POINT_LEAVE)
-        person->leave_seq = leave_seq;
-    else
-        person->read_seq = before;
-}
-
 /* Points up to this row's time lie before it. */
 static void pass_points(struct import_convo *convo, const struct row *row)
 {
@@ -63,10 +50,11 @@ static void pass_points(struct import_convo *convo, const struct row *row)
     while (convo->point_next < convo->point_count &&
            convo->points[convo->point_next].from_ms <= convo->newest_ms) {
         const struct import_point *point = &convo->points[convo->point_next++];
-        bool is_removal = row->kind == MLS_COMMIT && row->created_ms >= point->from_ms - 1 &&
+        bool is_removal = point->is_leave && row->kind == MLS_COMMIT &&
+                          row->created_ms >= point->from_ms - 1 &&
                           row->created_ms - point->from_ms < REMOVAL_MS;
 
-        place_point(convo, point, before, is_removal ? row->seq : before);
+        *point->seq = is_removal ? row->seq : before;
     }
 }
 
@@ -82,10 +70,11 @@ static uint64_t count_back(const struct import_convo *convo, int64_t unread, uin
     return convo->recent[(convo->recent_count - wanted) % IMPORT_RECENT_MAX] - 1;
 }
 
-void import_log_place_all(struct import_convo *convo)
+/* Sets join_seq, leave_seq and read_seq of all members after the log was read. */
+static void place_all(struct import_convo *convo)
 {
     while (convo->point_next < convo->point_count)
-        place_point(convo, &convo->points[convo->point_next++], convo->last_seq, convo->last_seq);
+        *convo->points[convo->point_next++].seq = convo->last_seq;
     for (uint32_t i = 0; i < convo->roster.count; i++) {
         struct import_person *person = &convo->persons[i];
         bool is_known = person->read_ms >= 0 || person->cursor_ms >= 0;
@@ -187,7 +176,7 @@ static bool read_row(struct span bytes, struct mls_message *ret_message)
            ret_message->epoch < INT64_MAX - 1;
 }
 
-static int decide_row(struct import_convo *convo, const struct source_row *from, struct row *row)
+static int decide_row(struct import_convo *convo, const struct pg_result *from, struct row *row)
 {
     bool is_commit = span_is(source_bytes(from, MESSAGE_TYPE), "commit");
     int64_t said = source_int(from, MESSAGE_EPOCH);
@@ -213,55 +202,44 @@ static int decide_row(struct import_convo *convo, const struct source_row *from,
 
 /* Names the row as sendMessage does: `msg`, sender, id. So a repeated request gets the first
  * answer. */
-static int put_row(struct import_convo *convo, const struct source_row *from, const struct row *row)
+static int put_row(struct import_convo *convo, const struct pg_result *from, const struct row *row)
 {
-    struct import_run *run = convo->run;
-    struct span sender = import_bare_did(source_bytes(from, MESSAGE_SENDER));
-    struct span id = source_bytes(from, MESSAGE_GIVEN_ID);
-    const char *kind = id.at != NULL ? "msg" : "id";
+    struct span sender = import_or_empty(import_bare_did(source_bytes(from, MESSAGE_SENDER)));
+    bool has_name = !source_is_null(from, MESSAGE_GIVEN_ID);
+    struct span id = source_bytes(from, has_name ? MESSAGE_GIVEN_ID : MESSAGE_ID);
+    struct span name = { NULL, 0 };
     struct buffer op = { 0 };
+    int rc;
 
-    if (sender.at == NULL)
-        sender = SPAN("");
-    if (id.at == NULL)
-        id = source_bytes(from, MESSAGE_ID);
-    buffer_format(&op, "%s:%.*s:", kind, (int)sender.size, sender.at);
+    buffer_format(&op, "%s:%.*s:", has_name ? "msg" : "id", (int)sender.size, sender.at);
     buffer_span(&op, id);
     if (op.failed != 0) {
         buffer_free(&op);
         return TR_ENOMEM;
     }
-    import_step(run, &import_put_log, 1);
-    import_text(run, import_id(convo));
-    import_int(run, (int64_t)row->seq);
-    import_int(run, row->kind);
-    import_int(run, (int64_t)row->base_epoch);
-    import_int(run, (int64_t)row->epoch);
-    import_text(run, sender);
-    import_text(run,
-        row->kind <= MLS_COMMIT ? (struct span){ op.bytes, op.size } : (struct span){ NULL, 0 });
-    import_blob(run, (struct span){ (const char *)row->sha256, sizeof row->sha256 });
-    import_blob(run, row->bytes);
-    import_int(run, row->created_ms);
-    import_blob(run, row->kind == MLS_COMMIT
-                         ? (struct span){ (const char *)convo->chain, sizeof convo->chain }
-                         : (struct span){ NULL, 0 });
-    import_text(run, id);
+    if (row->kind <= MLS_COMMIT)
+        name = (struct span){ op.bytes, op.size };
+    rc = import_step(convo->run, &import_put_log, 1,
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(row->seq), VALUE_INT(row->kind),
+            VALUE_INT(row->base_epoch), VALUE_INT(row->epoch), VALUE_TEXT(sender), VALUE_TEXT(name),
+            VALUE_ARRAY(row->sha256), VALUE_BYTES(row->bytes), VALUE_INT(row->created_ms),
+            VALUE_BLOB(row->kind == MLS_COMMIT ? convo->chain : NULL, sizeof convo->chain),
+            VALUE_TEXT(id)));
     buffer_free(&op);
-    return import_store(run, false);
+    return rc;
 }
 
-static int64_t time_of(const struct import_convo *convo, const struct source_row *from)
+static int64_t time_of(const struct import_convo *convo, const struct pg_result *from)
 {
-    if (!source_is_null(from, MESSAGE_CREATED))
-        return source_int(from, MESSAGE_CREATED);
-    if (!source_is_null(from, MESSAGE_BUCKET))
+    int64_t before_ms = convo->rows == 0 ? convo->created_ms : convo->newest_ms;
+
+    if (source_is_null(from, MESSAGE_CREATED) && !source_is_null(from, MESSAGE_BUCKET))
         return source_int(from, MESSAGE_BUCKET) * 1000;
-    return convo->rows == 0 ? convo->created_ms : convo->newest_ms;
+    return source_int_or(from, MESSAGE_CREATED, before_ms);
 }
 
 /* Returns the row's own number, or the next free one. */
-static uint64_t number_of(struct import_convo *convo, const struct source_row *from)
+static uint64_t number_of(struct import_convo *convo, const struct pg_result *from)
 {
     int64_t said = source_int(from, MESSAGE_SEQ);
     uint64_t next = convo->rows == 0 ? 1 : convo->last_seq + 1;
@@ -274,20 +252,20 @@ static uint64_t number_of(struct import_convo *convo, const struct source_row *f
     return seq;
 }
 
-static int on_message(void *data, const struct source_row *from)
+static int on_message(void *data, const struct pg_result *from)
 {
     struct import_convo *convo = data;
     struct row row = { .bytes = source_bytes(from, MESSAGE_BYTES) };
+    const char *reason = NULL;
     int rc;
 
-    if (row.bytes.at == NULL || row.bytes.size == 0) {
-        import_fate(convo->run, CATBIRD_MESSAGES, "has no bytes", 1);
+    if (row.bytes.size == 0)
+        reason = "has no bytes";
+    else if (row.bytes.size > MESSAGE_SIZE_MAX)
+        reason = "is larger than 10 MiB";
+    import_fate(convo->run, CATBIRD_MESSAGES, reason, 1);
+    if (reason != NULL)
         return 0;
-    }
-    if (row.bytes.size > MESSAGE_SIZE_MAX) {
-        import_fate(convo->run, CATBIRD_MESSAGES, "is larger than 10 MiB", 1);
-        return 0;
-    }
     row.created_ms = time_of(convo, from);
     row.seq = number_of(convo, from);
     crypto_sha256(row.bytes.at, row.bytes.size, row.sha256);
@@ -304,22 +282,12 @@ static int on_message(void *data, const struct source_row *from)
                               .seq = row.seq, .base_epoch = row.base_epoch, .sha256 = row.sha256 });
     if (row.kind == MLS_APPLICATION)
         convo->recent[convo->recent_count++ % IMPORT_RECENT_MAX] = row.seq;
-    import_fate(convo->run, CATBIRD_MESSAGES, NULL, 1);
     return put_row(convo, from, &row);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-static int on_highest(void *data, const struct source_row *from)
-{
-    struct import_convo *convo = data;
-
-    if (source_int(from, 0) > (int64_t)convo->epoch_max)
-        convo->epoch_max = (uint64_t)source_int(from, 0);
-    return 0;
-}
-
-static int on_newest(void *data, const struct source_row *from)
+static int on_newest(void *data, const struct pg_result *from)
 {
     struct import_convo *convo = data;
     struct mls_message message;
@@ -329,76 +297,74 @@ static int on_newest(void *data, const struct source_row *from)
     return 0;
 }
 
-static void report_row(struct import_convo *convo)
+static void report_log(struct import_convo *convo)
 {
-    struct import_run *run = convo->run;
-    struct span id = import_id(convo);
-    uint64_t spread =
-        convo->base_count == 0 ? 0 : convo->bases[convo->base_count - 1] - convo->bases[0] + 1;
+    const struct {
+        uint64_t count;
+        const char *text;
+    } counts[] = {
+        { convo->lost, "commits of an epoch that another had won: kept as revoked" },
+        { convo->unreached, "commits of an epoch that was never reached: kept as revoked" },
+        { convo->former, "commits of another group: kept as those of a former one" },
+        { convo->unreadable, "rows hold no MLS message: kept as they are" },
+        { convo->moved, "rows have a new number, because theirs was used before or missing" },
+        { convo->missing, "sequence numbers are missing: `troupe check` will say so" },
+    };
+    uint64_t newest = convo->base_count == 0 ? 0 : convo->bases[convo->base_count - 1];
+    uint64_t spread = convo->base_count == 0 ? 0 : newest - convo->bases[0] + 1;
 
     if (convo->epoch != (uint64_t)convo->source_epoch)
-        import_finding(run, id,
+        import_finding(convo->run, convo->id,
             "the server counted to epoch %lld, its members reached %llu: that is taken",
             (long long)convo->source_epoch, (unsigned long long)convo->epoch);
-    if (convo->lost > 0)
-        import_finding(run, id, "%llu commits of an epoch that another had won: kept as revoked",
-            (unsigned long long)convo->lost);
-    if (convo->unreached > 0)
-        import_finding(run, id, "%llu commits of an epoch that was never reached: kept as revoked",
-            (unsigned long long)convo->unreached);
-    if (convo->former > 0)
-        import_finding(run, id, "%llu commits of another group: kept as those of a former one",
-            (unsigned long long)convo->former);
-    if (convo->unreadable > 0)
-        import_finding(run, id, "%llu rows hold no MLS message: kept as they are",
-            (unsigned long long)convo->unreadable);
-    if (convo->moved > 0)
-        import_finding(run, id,
-            "%llu rows have a new number, because theirs was used before or missing",
-            (unsigned long long)convo->moved);
-    if (convo->missing > 0)
-        import_finding(run, id, "%llu sequence numbers are missing: `troupe check` will say so",
-            (unsigned long long)convo->missing);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i].count > 0)
+            import_finding(convo->run, convo->id, "%llu %s", (unsigned long long)counts[i].count,
+                counts[i].text);
     if (spread > convo->base_count)
-        import_finding(run, id, "commits of %llu epochs are missing: `troupe check` will say so",
+        import_finding(convo->run, convo->id,
+            "commits of %llu epochs are missing: `troupe check` will say so",
             (unsigned long long)(spread - convo->base_count));
-    if (convo->base_count > 0 && convo->bases[convo->base_count - 1] + 1 != convo->epoch)
-        import_finding(run, id,
+    if (convo->base_count > 0 && newest + 1 != convo->epoch)
+        import_finding(convo->run, convo->id,
             "its newest commit leads to epoch %llu, not %llu: `troupe check` will say so",
-            (unsigned long long)convo->bases[convo->base_count - 1] + 1,
-            (unsigned long long)convo->epoch);
+            (unsigned long long)newest + 1, (unsigned long long)convo->epoch);
+}
+
+static int read_log(struct import_convo *convo)
+{
+    struct import_run *run = convo->run;
+    int64_t highest = 0;
+    int rc = source_number(run, "SELECT max(epoch)::bigint FROM messages WHERE convo_id::text = $1",
+        convo->id.at, &highest);
+
+    if (highest > (int64_t)convo->epoch_max)
+        convo->epoch_max = (uint64_t)highest;
+    if (rc == 0 && convo->group_id.size == 0)
+        rc = source_each(run, CATBIRD_MESSAGES, convo->id.at, "6 DESC LIMIT 20", on_newest, convo);
+    if (rc == 0) /* by number; within one, the epoch before the commit first */
+        rc = source_each(run, CATBIRD_MESSAGES, convo->id.at, "6, 5, 4 DESC NULLS LAST, 9, 2",
+            on_message, convo);
+    return rc;
 }
 
 int import_log(struct import_convo *convo)
 {
-    struct import_run *run = convo->run;
-    bool is_new;
-    int rc;
+    int rc = read_log(convo);
 
-    rc =
-        source_ask(run->source, "SELECT max(epoch)::bigint FROM messages WHERE convo_id::text = $1",
-            convo->id, on_highest, convo);
-    if (rc == 0 && convo->group_id.size == 0)
-        rc = import_select(run, CATBIRD_MESSAGES,
-            "WHERE convo_id::text = $1 ORDER BY seq DESC LIMIT 20", convo->id, on_newest, convo);
-    if (rc == 0) /* by number; within one, the epoch before the commit first */
-        rc = import_select(run, CATBIRD_MESSAGES,
-            "WHERE convo_id::text = $1 ORDER BY 6, 5, 4 DESC NULLS LAST, 9, 2", convo->id,
-            on_message, convo);
     if (rc < 0)
         return rc;
     if (!convo->has_epoch)
         convo->epoch = (uint64_t)convo->source_epoch;
-    is_new = convo->rows == 0 && convo->epoch == 0;
     if (convo->rows == 0) {
-        convo->last_seq = is_new ? 1 : SEQ_AFTER_LOSS;
+        convo->last_seq = convo->epoch == 0 ? 1 : SEQ_AFTER_LOSS;
         convo->first_seq = convo->last_seq + 1;
-        if (!is_new)
-            import_finding(run, import_id(convo),
+        if (convo->epoch > 0)
+            import_finding(convo->run, convo->id,
                 "its messages are all deleted, and their numbers lost: goes on at %d",
                 SEQ_AFTER_LOSS);
     }
-    report_row(convo);
-    import_log_place_all(convo);
+    report_log(convo);
+    place_all(convo);
     return 0;
 }

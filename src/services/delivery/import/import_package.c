@@ -3,46 +3,41 @@
  * uploaded now. It takes used packages along, so that no account can publish one again. Existing
  * rows stay as they are. */
 #include "crypto/encoding.h"
+#include "services/common/param.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/package.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/import/import_store.h"
 #include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/package_store.h"
 #include "services/delivery/store/schema.h"
 
 /* ---- devices -------------------------------------------------------------------------------- */
 
-static int on_device(void *data, const struct source_row *row)
+static int on_device(void *data, const struct pg_result *row)
 {
     struct import_run *run = data;
     struct span did = import_bare_did(source_bytes(row, DEVICE_USER));
-    struct span device = source_bytes(row, DEVICE_ID), name = source_bytes(row, DEVICE_NAME);
-    struct span hex = source_bytes(row, DEVICE_KEY);
+    struct span device = source_bytes(row, DEVICE_ID), hex = source_bytes(row, DEVICE_KEY);
     unsigned char key[256];
     const char *reason = NULL;
     size_t size = 0;
 
-    if (did.size < DID_SIZE_MIN || did.size > DID_SIZE_MAX || device.at == NULL ||
-        !param_is_device(device))
+    if (!import_is_did(did) || device.at == NULL || !param_is_device(device))
         reason = "has no DID, or no device id";
     else if (hex.at == NULL || crypto_hex_decode(hex, key, sizeof key, &size) < 0 || size == 0)
         reason = "has no signature key: it registers again";
     import_fate(run, CATBIRD_DEVICES, reason, 1);
     if (reason != NULL)
         return 0;
-    import_step_maybe(run, &import_put_device, CATBIRD_DEVICES);
-    import_text(run, did);
-    import_text(run, device);
-    import_text(run, name.at == NULL ? SPAN("") : name);
-    import_blob(run, (struct span){ (const char *)key, size });
-    import_int(run, source_is_null(row, DEVICE_CREATED) ? run->import->now_ms
-                                                        : source_int(row, DEVICE_CREATED));
-    return import_store(run, false);
+    return import_step_maybe(run, &import_put_device, CATBIRD_DEVICES,
+        VALUES(VALUE_TEXT(did), VALUE_TEXT(device),
+            VALUE_TEXT(import_or_empty(source_bytes(row, DEVICE_NAME))), VALUE_BLOB(key, size),
+            VALUE_INT(source_int_or(row, DEVICE_CREATED, run->import->now_ms))));
 }
 
 int import_devices(struct import_run *run)
 {
-    return import_select(run, CATBIRD_DEVICES, "", NULL, on_device, run);
+    return source_each(run, CATBIRD_DEVICES, NULL, NULL, on_device, run);
 }
 
 /* ---- key packages --------------------------------------------------------------------------- */
@@ -72,27 +67,28 @@ static bool find_device(struct package *package, struct span said)
     return package->device.size == 0 || param_is_device(package->device);
 }
 
-static void find_end(struct package *package, const struct source_row *row, int64_t now_s)
+/* Returns the end of its lifetime as the package or the row says it, whichever is earlier. An
+ * endless one is cut to the longest that an upload may have. */
+static int64_t find_end(
+    const struct mls_key_package *package, const struct pg_result *row, int64_t now_s)
 {
-    uint64_t end_s = package->read.leaf.not_after_s;
+    uint64_t end_s = package->leaf.not_after_s;
+    int64_t end_s_max = now_s + PACKAGE_SPAN_S_MAX;
+    int64_t row_end_s = source_int_or(row, PACKAGE_EXPIRES, INT64_MAX) / 1000;
 
-    /* An endless lifetime is cut to the longest that an upload may have. */
-    package->not_after_s = now_s + PACKAGE_SPAN_S_MAX;
-    if (end_s < (uint64_t)package->not_after_s)
-        package->not_after_s = (int64_t)end_s;
-    if (!source_is_null(row, PACKAGE_EXPIRES) &&
-        source_int(row, PACKAGE_EXPIRES) / 1000 < package->not_after_s)
-        package->not_after_s = source_int(row, PACKAGE_EXPIRES) / 1000;
+    if (end_s < (uint64_t)end_s_max)
+        end_s_max = (int64_t)end_s;
+    return row_end_s < end_s_max ? row_end_s : end_s_max;
 }
 
 static const char *check_package(
-    struct package *package, const struct source_row *row, int64_t now_s)
+    struct package *package, const struct pg_result *row, int64_t now_s)
 {
     struct span bytes = source_bytes(row, PACKAGE_BYTES);
 
     package->did = import_bare_did(source_bytes(row, PACKAGE_OWNER));
     package->is_used = !source_is_null(row, PACKAGE_USED);
-    if (package->did.size < DID_SIZE_MIN || package->did.size > DID_SIZE_MAX)
+    if (!import_is_did(package->did))
         return "has no DID";
     if (bytes.size == 0 || bytes.size > KEY_PACKAGE_SIZE_MAX ||
         mls_key_package_read(bytes, &package->read) != NULL)
@@ -101,7 +97,7 @@ static const char *check_package(
         return "is of an unknown cipher suite";
     if (!find_device(package, source_bytes(row, PACKAGE_DEVICE)))
         return "is not of its owner";
-    find_end(package, row, now_s);
+    package->not_after_s = find_end(&package->read, row, now_s);
     if (package->not_after_s <= now_s)
         return "has expired";
     if (mls_key_package_check(&package->read, &(struct mls_lifetime_rule){ .now_s = (uint64_t)now_s,
@@ -112,38 +108,30 @@ static const char *check_package(
     return package->ref_size == 0 ? "cannot be hashed" : NULL;
 }
 
-static int on_package(void *data, const struct source_row *row)
+static int on_package(void *data, const struct pg_result *row)
 {
     struct import_run *run = data;
     int64_t now_s = run->import->now_ms / 1000;
     struct package package = { .ref_size = 0 };
     const char *reason = check_package(&package, row, now_s);
+    bool is_consumed;
 
     import_fate(run, CATBIRD_PACKAGES, reason, 1);
     if (reason != NULL)
         return 0;
-    import_step_maybe(run, &import_put_package, CATBIRD_PACKAGES);
-    import_blob(run, (struct span){ (const char *)package.ref, package.ref_size });
-    import_text(run, package.did);
-    import_text(run, package.device);
-    import_int(run, package.read.suite);
-    import_blob(run, package.read.bytes);
-    import_int(run, package.not_after_s);
-    import_int(run, package.read.is_last_resort);
-    /* A lease of the other server is lost. */
-    import_int(
-        run, package.is_used && !package.read.is_last_resort ? PACKAGE_CONSUMED : PACKAGE_FREE);
-    import_int(run, package.is_used);
-    import_int(run,
-        source_is_null(row, PACKAGE_CREATED) ? now_s : source_int(row, PACKAGE_CREATED) / 1000);
-    if (package.is_used)
-        import_int(run, source_int(row, PACKAGE_USED) / 1000);
-    else
-        import_null(run);
-    return import_store(run, false);
+    is_consumed = package.is_used && !package.read.is_last_resort;
+    return import_step_maybe(run, &import_put_package, CATBIRD_PACKAGES,
+        VALUES(VALUE_BLOB(package.ref, package.ref_size), VALUE_TEXT(package.did),
+            VALUE_TEXT(package.device), VALUE_INT(package.read.suite),
+            VALUE_BYTES(package.read.bytes), VALUE_INT(package.not_after_s),
+            VALUE_INT(package.read.is_last_resort),
+            /* A lease of the other server is lost. */
+            VALUE_INT(is_consumed ? PACKAGE_CONSUMED : PACKAGE_FREE), VALUE_INT(package.is_used),
+            VALUE_INT(source_int_or(row, PACKAGE_CREATED, run->import->now_ms) / 1000),
+            VALUE_INT_IF(package.is_used, source_int(row, PACKAGE_USED) / 1000)));
 }
 
 int import_packages(struct import_run *run)
 {
-    return import_select(run, CATBIRD_PACKAGES, "", NULL, on_package, run);
+    return source_each(run, CATBIRD_PACKAGES, NULL, NULL, on_package, run);
 }

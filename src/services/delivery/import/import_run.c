@@ -5,11 +5,44 @@
 #include <stdio.h>
 
 #include "base/assert.h"
+#include "services/common/param.h"
+
+struct span import_bare_did(struct span did)
+{
+    const char *end = did.at == NULL ? NULL : memchr(did.at, '#', did.size);
+
+    return end == NULL ? did : (struct span){ did.at, (size_t)(end - did.at) };
+}
+
+bool import_is_did(struct span did)
+{
+    return did.size >= DID_SIZE_MIN && did.size <= DID_SIZE_MAX;
+}
+
+struct span import_mark(struct span convo, char mark[IMPORT_MARK_SIZE])
+{
+    tr_assert(convo.size <= ACT_CONVO_SIZE_MAX);
+    (void)snprintf(mark, IMPORT_MARK_SIZE, "import:%.*s", (int)convo.size, convo.at);
+    return span_of(mark);
+}
+
+struct span import_or_empty(struct span text)
+{
+    return text.size == 0 ? SPAN("") : text;
+}
+
+struct span import_or_absent(struct span text)
+{
+    return text.size == 0 ? (struct span){ NULL, 0 } : text;
+}
+
+/* ---- the report ----------------------------------------------------------------------------- */
 
 void import_fate(struct import_run *run, enum import_table table, const char *reason, uint64_t rows)
 {
     uint32_t i = 0;
 
+    tr_assert(table < CATBIRD_TABLES);
     if (rows == 0)
         return;
     while (i < run->fate_count &&
@@ -36,107 +69,76 @@ void import_finding(struct import_run *run, struct span subject, const char *for
     run->import->on_finding(run->import->data, subject, text);
 }
 
-int import_select(struct import_run *run, enum import_table table, const char *rest,
-    const char *value, source_row_fn on_row, void *data)
+int import_fail(struct import_run *run, int rc, const char *format, ...)
 {
-    int rc;
+    va_list arguments;
 
-    if (!source_has(run->source, &import_tables[table]))
-        return 0;
-    rc = source_run(run->source, &(struct source_select){ .table = &import_tables[table],
-                                     .rest = rest,
-                                     .values = { value },
-                                     .on_row = on_row,
-                                     .data = data });
-    if (rc < 0 && source_why(run->source)[0] != '\0')
-        (void)snprintf(run->why, run->why_size, "%s", source_why(run->source));
+    tr_assert(rc < 0);
+    va_start(arguments, format);
+    (void)vsnprintf(run->why, run->why_size, format, arguments);
+    va_end(arguments);
+    /* libpq's messages end in a newline and may have several lines. */
+    for (char *at = run->why; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ')
+            *at = ' ';
+    for (size_t size = strlen(run->why); size > 0 && run->why[size - 1] == ' '; size--)
+        run->why[size - 1] = '\0';
     return rc;
 }
 
 /* ---- the unit ------------------------------------------------------------------------------- */
 
-void import_step(struct import_run *run, const struct sql_statement *statement, int64_t rows)
+int import_step(struct import_run *run, const struct sql_statement *statement, int64_t rows,
+    const struct step_value *values, size_t count)
 {
     if (run->unit == NULL)
         run->unit = sql_unit_create(0);
+    if (run->unit == NULL)
+        return TR_ENOMEM;
+    step_add(run->unit, statement, rows, values, count);
     run->unit_steps++;
-    if (run->unit != NULL)
-        sql_unit_step(run->unit, statement, rows);
+    for (size_t i = 0; i < count; i++)
+        run->unit_bytes += values[i].bytes.size;
+    if (run->unit_steps < IMPORT_STEPS_MAX && run->unit_bytes < IMPORT_BYTES_MAX)
+        return 0;
+    return import_flush(run);
 }
 
-void import_step_maybe(
-    struct import_run *run, const struct sql_statement *statement, enum import_table table)
+int import_step_maybe(struct import_run *run, const struct sql_statement *statement,
+    enum import_table table, const struct step_value *values, size_t count)
 {
     tr_assert(run->maybe_count < IMPORT_STEPS_MAX);
     run->maybe[run->maybe_count].step = run->unit_steps;
     run->maybe[run->maybe_count++].table = table;
-    import_step(run, statement, SQL_ROWS_ANY);
-}
-
-void import_int(struct import_run *run, int64_t value)
-{
-    if (run->unit != NULL)
-        sql_unit_int(run->unit, value);
-}
-
-void import_null(struct import_run *run)
-{
-    if (run->unit != NULL)
-        sql_unit_null(run->unit);
-}
-
-void import_text(struct import_run *run, struct span text)
-{
-    run->unit_bytes += text.size;
-    if (run->unit != NULL && text.at != NULL)
-        sql_unit_text(run->unit, text);
-    else
-        import_null(run);
-}
-
-void import_blob(struct import_run *run, struct span bytes)
-{
-    run->unit_bytes += bytes.size;
-    if (run->unit != NULL && bytes.at != NULL)
-        sql_unit_blob(run->unit, bytes.at, bytes.size);
-    else
-        import_null(run);
+    return import_step(run, statement, SQL_ROWS_ANY, values, count);
 }
 
 static void take_back(struct import_run *run, enum import_table table)
 {
     for (uint32_t i = 0; i < run->fate_count; i++)
-        if (run->fates[i].table == table && run->fates[i].reason == NULL)
+        if (run->fates[i].table == table && run->fates[i].reason == NULL) {
+            tr_assert(run->fates[i].rows > 0);
             run->fates[i].rows--;
+        }
     import_fate(run, table, "is there already", 1);
 }
 
-static void count_changed(struct import_run *run)
+int import_flush(struct import_run *run)
 {
-    for (uint32_t i = 0; i < run->maybe_count; i++)
-        if (sql_unit_changed(run->unit, run->maybe[i].step) == 0)
-            take_back(run, run->maybe[i].table);
-}
-
-int import_store(struct import_run *run, bool now)
-{
+    bool is_dry = run->import->is_dry;
     int rc = 0;
 
-    if (run->unit_steps == 0 ||
-        (!now && run->unit_steps < IMPORT_STEPS_MAX && run->unit_bytes < IMPORT_BYTES_MAX))
-        return 0;
     if (run->unit == NULL)
-        rc = TR_ENOMEM;
-    else if (!run->import->is_dry)
+        return 0;
+    if (!is_dry)
         rc = sql_write_wait(run->import->sql, run->unit);
-    if (rc < 0 && run->why[0] == '\0')
-        (void)snprintf(run->why, run->why_size,
-            "writing failed (%s%s%s): run it again, it goes on "
-            "where it stopped",
-            sql_error_text(rc), run->unit == NULL || sql_unit_why(run->unit)[0] == '\0' ? "" : ": ",
-            run->unit == NULL ? "" : sql_unit_why(run->unit));
-    if (rc == 0 && !run->import->is_dry)
-        count_changed(run);
+    if (rc < 0)
+        import_fail(run, rc, "writing failed (%s%s%s): run it again, it goes on where it stopped",
+            sql_error_text(rc), sql_unit_why(run->unit)[0] == '\0' ? "" : ": ",
+            sql_unit_why(run->unit));
+    for (uint32_t i = 0; rc == 0 && !is_dry && i < run->maybe_count; i++)
+        if (sql_unit_changed(run->unit, run->maybe[i].step) == 0)
+            take_back(run, run->maybe[i].table);
     sql_unit_destroy(run->unit);
     run->unit = NULL;
     run->maybe_count = 0;

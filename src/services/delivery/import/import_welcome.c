@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* import_welcome.c: the unused Welcomes of a conversation. The source has a copy for each
  * recipient; here it is stored once. Ordered by bytes, the copies follow each other. */
+#include "base/assert.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "services/common/param.h"
@@ -46,79 +47,71 @@ static struct span device_of(struct span did)
     return (struct span){ did.at + bare.size + 1, did.size - bare.size - 1 };
 }
 
-static const char *skip_welcome(const struct import_convo *convo, const struct source_row *row,
-    struct mls_message *ret_welcome, struct member **ret_member)
+static const char *skip_welcome(const struct import_convo *convo, const struct pg_result *row,
+    struct mls_message *ret_welcome, const struct import_person **ret_person)
 {
     struct span bytes = source_bytes(row, TO_BYTES);
-    struct span did = import_bare_did(source_bytes(row, TO_WHOM));
 
     if (source_int(row, TO_IS_CONSUMED) != 0)
         return "was used";
     if (bytes.size == 0 || bytes.size > WELCOME_SIZE_MAX ||
         mls_message_read(bytes, ret_welcome) != NULL || ret_welcome->wire != MLS_WELCOME)
         return "is no Welcome";
-    *ret_member = did.size == 0 ? NULL : roster_find(&convo->roster, did);
-    if (*ret_member == NULL || !convo->persons[*ret_member - convo->roster.members].is_in)
+    *ret_person = import_person_find(convo, import_bare_did(source_bytes(row, TO_WHOM)));
+    if (*ret_person == NULL || !(*ret_person)->is_in)
         return "is for somebody who is no member";
     return NULL;
 }
 
 /* Stores the Welcome at a place in the log that its recipient, a member since join_seq, can see. */
-static void put_welcome_bytes(
+static int put_welcome_bytes(
     struct import_convo *convo, struct span bytes, int64_t created_ms, uint64_t join_seq)
 {
-    struct import_run *run = convo->run;
     unsigned char hash[32];
 
     crypto_sha256(bytes.at, bytes.size, hash);
     if (convo->welcome_part > 0 && memcmp(hash, convo->welcome_hash, sizeof hash) == 0 &&
         convo->welcome_seq >= join_seq)
-        return;
+        return 0;
     memcpy(convo->welcome_hash, hash, sizeof hash);
     convo->welcome_seq = join_seq;
-    import_step(run, &import_put_welcome, 1);
-    import_text(run, import_id(convo));
-    import_int(run, (int64_t)convo->welcome_seq);
-    import_int(run, convo->welcome_part++);
-    import_blob(run, bytes);
-    import_int(run, created_ms);
+    return import_step(convo->run, &import_put_welcome, 1,
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq),
+            VALUE_INT(convo->welcome_part++), VALUE_BYTES(bytes), VALUE_INT(created_ms)));
 }
 
-static int on_welcome(void *data, const struct source_row *row)
+static int on_welcome(void *data, const struct pg_result *row)
 {
     struct import_convo *convo = data;
     struct import_run *run = convo->run;
     struct span why = source_bytes(row, TO_WHY), to = source_bytes(row, TO_WHOM);
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     struct mls_message welcome;
-    struct member *member = NULL;
-    const char *reason = skip_welcome(convo, row, &welcome, &member);
-    int64_t created_ms =
-        source_is_null(row, TO_CREATED) ? run->import->now_ms : source_int(row, TO_CREATED);
+    const struct import_person *person = NULL;
+    const char *reason = skip_welcome(convo, row, &welcome, &person);
     size_t ref_size;
+    int rc;
 
     if (reason == NULL && !find_ref(&welcome, source_bytes(row, TO_REF), ref, &ref_size))
         reason = "names no key package";
     import_fate(run, CATBIRD_WELCOMES, reason, 1);
     if (reason != NULL)
         return 0;
-    put_welcome_bytes(convo, source_bytes(row, TO_BYTES), created_ms,
-        convo->persons[member - convo->roster.members].join_seq);
-    import_step_maybe(run, &import_put_target, CATBIRD_WELCOMES);
-    import_text(run, import_id(convo));
-    import_int(run, (int64_t)convo->welcome_seq);
-    import_int(run, convo->welcome_part - 1);
-    import_blob(run, (struct span){ (const char *)ref, ref_size });
-    import_text(run, import_bare_did(to));
-    import_text(run, device_of(to));
-    import_int(run, why.size > 0 ? WELCOME_INVALID : WELCOME_WAITING);
-    import_int(run, run->import->now_ms);
-    import_text(run, why);
-    return import_store(run, false);
+    rc = put_welcome_bytes(convo, source_bytes(row, TO_BYTES),
+        source_int_or(row, TO_CREATED, run->import->now_ms), person->join_seq);
+    if (rc < 0)
+        return rc;
+    tr_assert(convo->welcome_part > 0);
+    return import_step_maybe(run, &import_put_target, CATBIRD_WELCOMES,
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq),
+            VALUE_INT(convo->welcome_part - 1), VALUE_BLOB(ref, ref_size),
+            VALUE_TEXT(import_bare_did(to)), VALUE_TEXT(device_of(to)),
+            VALUE_INT(why.size > 0 ? WELCOME_INVALID : WELCOME_WAITING),
+            VALUE_INT(run->import->now_ms), VALUE_TEXT(why)));
 }
 
 int import_welcomes(struct import_convo *convo)
 {
-    return import_select(convo->run, CATBIRD_WELCOMES,
-        "WHERE convo_id::text = $1 ORDER BY md5(welcome_data), 2", convo->id, on_welcome, convo);
+    return source_each(
+        convo->run, CATBIRD_WELCOMES, convo->id.at, "md5(welcome_data), 2", on_welcome, convo);
 }

@@ -15,6 +15,8 @@ enum {
     PACKAGE_LEASES_MAX = 20,   /* of one DID's packages that one claimer may hold at a time */
     PACKAGE_DEVICES_MAX = 32,  /* devices of a DID that one claim serves */
     PACKAGE_LOW_CONVOS = 1000, /* conversations that hear of a low stock */
+    PACKAGE_SKEW_S = 3600,
+    PACKAGE_SPAN_S_MAX = 90 * 86400 + 3600,
 };
 
 /* All claims run on one writer, in one order: two that meet at one DID never choose the same row,

@@ -40,12 +40,6 @@ struct sql {
     char down_why[160];
 };
 
-/* The message to a runner. With unit NULL the runner tells itself to start a batch. */
-struct sql_message {
-    struct sql_unit *unit;
-    struct sql_runner *runner;
-};
-
 void sql_unref(struct sql *sql);
 
 /* Start the actor with an open connection, which it owns on success. */

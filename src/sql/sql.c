@@ -230,9 +230,9 @@ static struct sql_runner *idle_reader(struct sql *sql)
 }
 
 /* Take a place at a runner: on success the unit is QUEUED and has a second holder. The caller sends
- * the message or calls submit_undo. */
-static int submit_prepare(
-    struct sql *sql, struct sql_unit *unit, bool is_read, struct sql_message *ret_message)
+ * the message or calls sql_ask_undo. */
+int sql_ask_prepare(struct sql *sql, struct sql_unit *unit, bool is_read, uint64_t expires_ns,
+    struct sql_message *ret_message)
 {
     struct sql_runner *runner;
     int rc;
@@ -250,17 +250,28 @@ static int submit_prepare(
     if (rc < 0)
         return rc;
     unit->is_read = is_read;
+    unit->expires_ns = expires_ns;
     sql_unit_hold(unit);
     atomic_store_explicit(&unit->state, SQL_QUEUED, memory_order_relaxed);
     *ret_message = (struct sql_message){ unit, runner };
     return 0;
 }
 
-static void submit_undo(struct sql_message *message)
+void sql_ask_undo(struct sql_message *message)
 {
     sql_runner_leave(message->runner);
     atomic_store_explicit(&message->unit->state, SQL_BUILT, memory_order_relaxed);
     sql_unit_destroy(message->unit);
+}
+
+tr_sender sql_ask_sender(const struct sql_message *message)
+{
+    return sql_runner_sender(message->runner);
+}
+
+void sql_ask_end(struct sql_unit *unit, int status)
+{
+    sql_unit_settle(unit, status < 0 ? status : TR_ECANCELLED);
 }
 
 static void waiting_add(struct sql_client *client, struct sql_unit *unit)
@@ -292,22 +303,24 @@ static int submit_from_actor(struct tr_context *ctx, struct sql_client *client,
 {
     static const struct sql_submit_options none;
     const struct sql_submit_options *o = options != NULL ? options : &none;
+    uint64_t expires_ns = o->timeout_ns == 0 ? 0 : tr_now_ns(ctx) + o->timeout_ns;
     uint64_t inherited_ns = tr_deadline_ns(ctx);
     struct sql_message message = { 0 };
-    int rc = submit_prepare(client->sql, unit, is_read, &message);
+    int rc;
+
+    if (inherited_ns != 0 && (expires_ns == 0 || inherited_ns < expires_ns))
+        expires_ns = inherited_ns;
+    rc = sql_ask_prepare(client->sql, unit, is_read, expires_ns, &message);
 
     if (rc < 0)
         return rc;
     unit->tag = o->tag;
     unit->serial = ++client->serial;
-    unit->expires_ns = o->timeout_ns == 0 ? 0 : tr_now_ns(ctx) + o->timeout_ns;
-    if (inherited_ns != 0 && (unit->expires_ns == 0 || inherited_ns < unit->expires_ns))
-        unit->expires_ns = inherited_ns;
     /* The ask itself has no timeout: the asker waits for a unit that has started. */
-    rc = tr_ask(ctx, sql_runner_sender(message.runner), &message, sizeof message,
+    rc = tr_ask(ctx, sql_ask_sender(&message), &message, sizeof message,
         &(struct tr_ask_options){ .tag = o->tag, .hold = o->hold });
     if (rc < 0) {
-        submit_undo(&message);
+        sql_ask_undo(&message);
         return rc;
     }
     waiting_add(client, unit);
@@ -395,7 +408,7 @@ struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *even
     if (unit == NULL)
         return NULL;
     waiting_remove(client, unit);
-    sql_unit_settle(unit, event->status < 0 ? event->status : TR_ECANCELLED);
+    sql_ask_end(unit, event->status);
     return unit;
 }
 
@@ -405,18 +418,18 @@ static int run_wait(struct sql *sql, struct sql_unit *unit, bool is_read)
 {
     struct sql_message message = { 0 };
     struct tr_future *future;
-    int rc = submit_prepare(sql, unit, is_read, &message);
+    int rc = sql_ask_prepare(sql, unit, is_read, 0, &message);
 
     if (rc < 0)
         return rc;
-    rc = tr_ask_future(sql_runner_sender(message.runner), &message, sizeof message, 0, &future);
+    rc = tr_ask_future(sql_ask_sender(&message), &message, sizeof message, 0, &future);
     if (rc < 0) {
-        submit_undo(&message);
+        sql_ask_undo(&message);
         return rc;
     }
     rc = tr_future_wait(future, NULL, 0, NULL, 0);
     tr_future_drop(&future);
-    sql_unit_settle(unit, rc < 0 ? rc : TR_ECANCELLED);
+    sql_ask_end(unit, rc);
     return unit->answer;
 }
 

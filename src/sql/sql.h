@@ -27,6 +27,7 @@
 
 struct sql;
 struct sql_backend;
+struct sql_runner;
 struct sql_unit;
 
 /* The status of a unit, beside 0 and the runtime's codes (TR_EFULL: shed, not run; TR_ECLOSED;
@@ -142,6 +143,23 @@ int sql_read(struct tr_context *ctx, struct sql_client *client, struct sql_unit 
 /* Return the unit of a reply event; the caller destroys it. Its status is always set, also when the
  * reply was a timeout or the writer ended. NULL if the event belongs to another ask. */
 struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *event);
+
+/* ---- from an asker that sends the message itself: http_ask ---------------------------------- */
+
+/* The message to a runner. With unit NULL the runner tells itself to start a batch. */
+struct sql_message {
+    struct sql_unit *unit;
+    struct sql_runner *runner;
+};
+/* Take a place for a unit; it fails like sql_write. The caller asks sql_ask_sender with the message,
+ * or calls sql_ask_undo if it cannot. `expires_ns` is the deadline for the start; 0: none. If the
+ * asker gives up before the unit has started, the unit never runs. */
+int sql_ask_prepare(struct sql *sql, struct sql_unit *unit, bool is_read, uint64_t expires_ns,
+    struct sql_message *ret_message);
+tr_sender sql_ask_sender(const struct sql_message *message);
+void sql_ask_undo(struct sql_message *message);
+/* Set the status of a unit whose ask has ended with `status`. */
+void sql_ask_end(struct sql_unit *unit, int status);
 
 /* ---- from other threads: start-up, tools, tests --------------------------------------------- */
 

@@ -420,7 +420,7 @@ READ = (r"(?:json_(?:need|may)_\w+|json_expect_member|api_(?:need|may)_bytes|nee
         r'\s*\((?:\s*request,)?\s*[&\w.>-]+,\s*"(\w+)"')
 READ_QUERY = r'(?:owner_query\w*|query_\w+|http_parameter)\s*\(\s*request,\s*"(\w+)"'
 READ_COMMIT = r'read_common\(&body, "(\w+)"'
-WRITTEN = r'(?:json_put_\w+|delivery_put_\w+|owner_put_\w+)\s*\(\s*&?\w+,\s*"(\$?\w+)"'
+WRITTEN = r'(?:json_put_\w+|text_put_\w+|owner_put_\w+)\s*\(\s*&?\w+,\s*"(\$?\w+)"'
 
 
 def same_fields(api, files):

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* db_query.h: one unit of SQL for a request that needs no conversation. The db_worker actor runs it.
- * Request and worker both hold the query; the last one frees it. A request has one query at a time,
- * which is its http_data. */
+/* db_query.h: one unit of SQL for a request that needs no actor of the service. A request has one
+ * query at a time, which is its http_data. */
 #ifndef SERVICES_COMMON_DB_QUERY_H
 #define SERVICES_COMMON_DB_QUERY_H
 
 #include "auth/auth.h"
-#include "ops/service.h"
 
 struct db_query;
 
 /* What the calls of a service need from it. The state of such a service begins with it. */
 struct call_service {
     const struct tr_env *env;
-    tr_sender db_worker;
+    struct sql *sql;
     uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
 };
 
@@ -48,10 +46,5 @@ struct sql_unit *db_query_any_result(struct http_request *request, const struct 
 struct sql_unit *db_query_take_unit(struct http_request *request, const struct tr_event *event);
 /* Free the query, if there is one. */
 void db_query_release(struct http_request *request);
-
-/* Start the worker of a service, `name` and `owner` as tr_spawn takes them. */
-int db_worker_start(const struct service_context *context, const char *name, const char *owner,
-    struct call_service *service);
-extern const struct tr_type db_worker_type;
 
 #endif

@@ -34,13 +34,12 @@ static bool stop_actors(struct delivery *delivery)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
     end_actor(&delivery->retention);
     end_actor(&delivery->cleanup);
-    end_actor(&delivery->calls.db_worker);
     if (delivery->convos == NULL)
         push_free(delivery);
     return is_over && delivery->convos == NULL;
 }
 
-static int start_actors(struct delivery *delivery, const struct service_context *context)
+static int start_actors(struct delivery *delivery, const struct config *config)
 {
     int rc = tr_registry_create(delivery->system,
         &(struct tr_registry_options){ .name = "convos",
@@ -53,13 +52,11 @@ static int start_actors(struct delivery *delivery, const struct service_context 
         &delivery->convos);
 
     if (rc == 0)
-        rc = db_worker_start(context, "delivery database worker", "delivery", &delivery->calls);
-    if (rc == 0)
         rc = cleanup_start(delivery, &delivery->cleanup);
     if (rc == 0)
         rc = retention_start(delivery, &delivery->retention);
     if (rc == 0)
-        rc = push_start(delivery, context->config);
+        rc = push_start(delivery, config);
     if (rc == 0)
         rc = direct_start(delivery, &delivery->direct);
     if (rc < 0)
@@ -105,7 +102,7 @@ int delivery_start(
     delivery->system = context->system;
     delivery->supervisor = context->supervisor;
     delivery->env = delivery->calls.env = tr_system_env(context->system);
-    delivery->sql = context->sql;
+    delivery->sql = delivery->calls.sql = context->sql;
     delivery->mode = mode_of(context->config);
     delivery->app_window = 2;
     delivery->members_max = 1000;
@@ -121,7 +118,7 @@ int delivery_start(
     if (rc == 0)
         rc = receipt_key_open(context->data_path, why, why_size, &delivery->receipt_key);
     if (rc == 0)
-        rc = start_actors(delivery, context);
+        rc = start_actors(delivery, context->config);
     if (rc < 0) {
         if (why[0] == '\0')
             (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));

@@ -3,8 +3,9 @@
 
 #include "base/assert.h"
 
+/* In the request's memory; a request that queries again and again has one. */
 struct db_query {
-    struct sql_unit *unit;
+    struct sql_unit *unit; /* NULL: released */
     bool is_read;
     void *data;
 };
@@ -37,14 +38,16 @@ void db_query_start(struct http_request *request, const struct call_service *ser
 void db_query_start_with(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data))
 {
-    struct db_query *query = unit == NULL ? NULL : http_alloc(request, sizeof *query);
+    struct db_query *query = http_data(request);
 
-    if (query != NULL) {
+    if (query == NULL)
+        query = http_alloc(request, sizeof *query);
+    if (query != NULL && unit != NULL) {
         *query = (struct db_query){ unit, is_read, data };
         http_set_data(request, query);
         if (db_query_send(request, service, query, then))
             return;
-        http_set_data(request, NULL);
+        query->unit = NULL;
     } else {
         http_respond_shed(request, 503, 1, "busy");
     }
@@ -62,9 +65,10 @@ void db_query_release(struct http_request *request)
 {
     struct db_query *query = http_data(request);
 
-    if (query != NULL)
-        sql_unit_destroy(query->unit);
-    http_set_data(request, NULL);
+    if (query == NULL)
+        return;
+    sql_unit_destroy(query->unit);
+    query->unit = NULL;
 }
 
 struct sql_unit *db_query_any_result(struct http_request *request, const struct tr_event *event)
@@ -103,6 +107,6 @@ struct sql_unit *db_query_take_unit(struct http_request *request, const struct t
     struct sql_unit *unit = db_query_result(request, event);
 
     if (unit != NULL)
-        http_set_data(request, NULL);
+        ((struct db_query *)http_data(request))->unit = NULL;
     return unit;
 }

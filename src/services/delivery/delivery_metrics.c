@@ -7,55 +7,24 @@
 #include "support/metric.h"
 
 static struct metric counts[DELIVERY_METRICS] = {
-    [DELIVERY_METRIC_MESSAGES_SENT] = { "mls_messages_sent_total", NULL, "Messages accepted.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_GROUPS_CREATED] = { "mls_groups_created_total", NULL, "Conversations created.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_EPOCH_CONFLICTS] = { "epoch_conflicts_total", NULL,
-        "Commits, messages and proposals of a past epoch.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_IDEMPOTENCY_HITS] = { "idempotency_cache_hits_total", NULL,
-        "Repeated requests that got the first answer.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_IDEMPOTENCY_MISSES] = { "idempotency_cache_misses_total", NULL,
-        "Requests with an id that was not stored before.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_IDEMPOTENCY_SKIPPED] = { "idempotency_cache_skipped_total", NULL,
-        "Stored requests without an id.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_IDEMPOTENCY_STORES] = { "idempotency_cache_stores_total", NULL,
-        "Stored requests with an id.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_FANOUTS] = { "fanout_operations_total", NULL,
-        "Events sent to subscribers of a conversation.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_STREAMS] = { "active_sse_connections", NULL,
-        "Open event streams, WebSockets included.", METRIC_GAUGE, 0, NULL, NULL },
-    [DELIVERY_METRIC_SPAWNS] = { "actor_spawns_total", NULL, "Conversation actors started.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_STOPS] = { "actor_stops_total", NULL, "Conversation actors stopped.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_RESTARTS] = { "actor_restarts_total", NULL, "Conversation actors restarted.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_BOX_FULL] = { "actor_mailbox_full_events_total", NULL,
-        "Requests that found the mailbox of their conversation full.", METRIC_COUNTER, 0, NULL,
-        NULL },
-    [DELIVERY_METRIC_DROPS] = { "actor_message_drops_total", NULL,
-        "Requests that no conversation actor handled.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_PACKAGES_LOW] = { "troupe_delivery_packages_low_total", NULL,
-        "Claims that left their owner with few key packages.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_TIDIED] = { "troupe_delivery_rows_tidied_total", NULL,
-        "Expired rows deleted from other tables than the log.", METRIC_COUNTER, 0, NULL, NULL },
-    [DELIVERY_METRIC_POLLS] = { "troupe_delivery_polls_total", NULL,
-        "getMessages with nothing new, answered without the database.", METRIC_COUNTER, 0, NULL,
-        NULL },
+#define COUNT(name, kind, ...) [DELIVERY_METRIC_##name] = METRIC(kind, __VA_ARGS__),
+    DELIVERY_METRIC_LIST(COUNT)
+#undef COUNT
 };
 
 static struct metric_histogram histograms[DELIVERY_TIMERS];
+#define TIME(timer, name_, help_)                                                                  \
+    [DELIVERY_TIMER_##timer] = { .name = (name_),                                                  \
+        .help = (help_),                                                                           \
+        .kind = METRIC_HISTOGRAM,                                                                  \
+        .histogram = &histograms[DELIVERY_TIMER_##timer] }
 static struct metric times[DELIVERY_TIMERS] = {
-    [DELIVERY_TIMER_ACT] = { "actor_message_duration_seconds", NULL,
-        "Time from a request to its conversation until the answer.", METRIC_HISTOGRAM, 0,
-        &histograms[DELIVERY_TIMER_ACT], NULL },
-    [DELIVERY_TIMER_EPOCH] = { "epoch_increment_duration_seconds", NULL,
-        "Time from a request to its conversation until the answer, of stored commits.",
-        METRIC_HISTOGRAM, 0, &histograms[DELIVERY_TIMER_EPOCH], NULL },
-    [DELIVERY_TIMER_WRITE] = { "envelope_write_duration_seconds", NULL,
-        "Time from a request to its conversation until the answer, of stored messages.",
-        METRIC_HISTOGRAM, 0, &histograms[DELIVERY_TIMER_WRITE], NULL },
+    TIME(ACT, "actor_message_duration_seconds",
+        "Time from a request to its conversation until the answer."),
+    TIME(EPOCH, "epoch_increment_duration_seconds",
+        "Time from a request to its conversation until the answer, of stored commits."),
+    TIME(WRITE, "envelope_write_duration_seconds",
+        "Time from a request to its conversation until the answer, of stored messages."),
 };
 
 void delivery_metrics_start(void)

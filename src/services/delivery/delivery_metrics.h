@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delivery_metrics.h: metrics under the names that dashboards of a Catbird server use. The metrics
- * troupe_delivery_… are in the files that count them; docs/operations.md lists all. */
+/* delivery_metrics.h: the metrics of conversations. Those without troupe_ have the names that
+ * dashboards of a Catbird server use. The other files of this service count their own metrics;
+ * docs/operations.md lists all. */
 #ifndef SERVICES_DELIVERY_DELIVERY_METRICS_H
 #define SERVICES_DELIVERY_DELIVERY_METRICS_H
 
@@ -8,26 +9,69 @@
 
 struct act;
 
+/* X(name, kind, name in Prometheus, labels, help). The metric of the direct path (direct.h) follows
+ * the actor's. */
+#define DELIVERY_METRIC_LIST(X)                                                                    \
+    X(MESSAGES_SENT, COUNTER, "mls_messages_sent_total", NULL, "Messages accepted.")               \
+    X(GROUPS_CREATED, COUNTER, "mls_groups_created_total", NULL, "Conversations created.")         \
+    X(EPOCH_CONFLICTS, COUNTER, "epoch_conflicts_total", NULL,                                     \
+        "Commits, messages and proposals of a past epoch.")                                        \
+    X(IDEMPOTENCY_HITS, COUNTER, "idempotency_cache_hits_total", NULL,                             \
+        "Repeated requests that got the first answer.")                                            \
+    X(IDEMPOTENCY_MISSES, COUNTER, "idempotency_cache_misses_total", NULL,                         \
+        "Requests with an id that was not stored before.")                                         \
+    X(IDEMPOTENCY_SKIPPED, COUNTER, "idempotency_cache_skipped_total", NULL,                       \
+        "Stored requests without an id.")                                                          \
+    X(IDEMPOTENCY_STORES, COUNTER, "idempotency_cache_stores_total", NULL,                         \
+        "Stored requests with an id.")                                                             \
+    X(FANOUTS, COUNTER, "fanout_operations_total", NULL,                                           \
+        "Events sent to subscribers of a conversation.")                                           \
+    X(STREAMS, GAUGE, "active_sse_connections", NULL, "Open event streams, WebSockets included.")  \
+    X(SPAWNS, COUNTER, "actor_spawns_total", NULL, "Conversation actors started.")                 \
+    X(STOPS, COUNTER, "actor_stops_total", NULL, "Conversation actors stopped.")                   \
+    X(RESTARTS, COUNTER, "actor_restarts_total", NULL, "Conversation actors restarted.")           \
+    X(BOX_FULL, COUNTER, "actor_mailbox_full_events_total", NULL,                                  \
+        "Requests that found the mailbox of their conversation full.")                             \
+    X(DROPS, COUNTER, "actor_message_drops_total", NULL,                                           \
+        "Requests that no conversation actor handled.")                                            \
+    X(PACKAGES_LOW, COUNTER, "troupe_delivery_packages_low_total", NULL,                           \
+        "Claims that left their owner with few key packages.")                                     \
+    X(TIDIED, COUNTER, "troupe_delivery_rows_tidied_total", NULL,                                  \
+        "Expired rows deleted from other tables than the log.")                                    \
+    X(POLLS, COUNTER, "troupe_delivery_polls_total", NULL,                                         \
+        "getMessages with nothing new, answered without the database.")                            \
+    X(CONFLICTS, COUNTER, "troupe_delivery_epoch_conflicts_total", NULL,                           \
+        "Commits that lost their epoch.")                                                          \
+    X(CONFLICTS_DIRECT, COUNTER, "troupe_delivery_epoch_conflicts_total", "path=\"direct\"",       \
+        "Commits that lost their epoch.")                                                          \
+    X(COMMITS, COUNTER, "troupe_delivery_commits_total", NULL, "Commits stored.")                  \
+    X(COMMITS_DIRECT, COUNTER, "troupe_delivery_commits_total", "path=\"direct\"",                 \
+        "Commits stored.")                                                                         \
+    X(MESSAGES, COUNTER, "troupe_delivery_messages_total", NULL, "Messages stored.")               \
+    X(MESSAGES_DIRECT, COUNTER, "troupe_delivery_messages_total", "path=\"direct\"",               \
+        "Messages stored.")                                                                        \
+    X(REPLANS, COUNTER, "troupe_delivery_replans_total", NULL,                                     \
+        "Acts planned again after another one failed.")                                            \
+    X(REPLANS_DIRECT, COUNTER, "troupe_delivery_direct_retries_total", NULL,                       \
+        "Requests without an actor that were planned again: another one was stored "               \
+        "first, or the outcome was unknown.")                                                      \
+    X(LOADS, COUNTER, "troupe_delivery_convos_loaded_total", NULL,                                 \
+        "Conversations read from the database.")                                                   \
+    X(REQUESTS_DIRECT, COUNTER, "troupe_delivery_direct_requests_total", NULL,                     \
+        "Requests served without an actor.")                                                       \
+    X(SUBSCRIBERS, GAUGE, "troupe_delivery_subscribers", NULL, "Open event streams.")              \
+    X(EVENTS, COUNTER, "troupe_delivery_events_total", NULL, "Events sent to subscribers.")        \
+    X(TURNS, COUNTER, "troupe_delivery_turns_total", NULL,                                         \
+        "Turns given to members that lost two commits in a row.")                                  \
+    X(TURNS_UNUSED, COUNTER, "troupe_delivery_turns_unused_total", NULL,                           \
+        "Turns that passed without a commit.")
+
 enum delivery_metric {
     DELIVERY_METRIC_NONE,
-    DELIVERY_METRIC_MESSAGES_SENT,
-    DELIVERY_METRIC_GROUPS_CREATED,
-    DELIVERY_METRIC_EPOCH_CONFLICTS,
-    DELIVERY_METRIC_IDEMPOTENCY_HITS,    /* a repeat got the first answer */
-    DELIVERY_METRIC_IDEMPOTENCY_MISSES,  /* a new id, */
-    DELIVERY_METRIC_IDEMPOTENCY_STORES,  /* which was stored */
-    DELIVERY_METRIC_IDEMPOTENCY_SKIPPED, /* stored without a client id */
-    DELIVERY_METRIC_FANOUTS,             /* an event for all subscribers of a conversation */
-    DELIVERY_METRIC_STREAMS,             /* open now */
-    DELIVERY_METRIC_SPAWNS,              /* of conversation actors */
-    DELIVERY_METRIC_STOPS,
-    DELIVERY_METRIC_RESTARTS,
-    DELIVERY_METRIC_BOX_FULL, /* a request found its conversation's mailbox full */
-    DELIVERY_METRIC_DROPS,    /* a request was not handled, for any reason */
-    DELIVERY_METRIC_PACKAGES_LOW,
-    DELIVERY_METRIC_TIDIED, /* rows that cleanup.c deleted */
-    DELIVERY_METRIC_POLLS,  /* getMessages answered from memory */
-    DELIVERY_METRICS,
+#define DELIVERY_METRIC_ENUM(name, ...) DELIVERY_METRIC_##name,
+    DELIVERY_METRIC_LIST(DELIVERY_METRIC_ENUM)
+#undef DELIVERY_METRIC_ENUM
+        DELIVERY_METRICS,
 };
 
 /* From a request to its conversation until the answer, of acts that were stored. */

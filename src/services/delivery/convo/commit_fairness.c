@@ -15,7 +15,6 @@
 
 #include "base/alloc.h"
 #include "services/delivery/convo/convo.h"
-#include "support/metric.h"
 
 enum { LOSSES = 2, LOSERS_MAX = 64, PENALTY_TURNS = 20 };
 
@@ -27,14 +26,6 @@ struct convo_loser {
     size_t did_size;
     char did[];
 };
-
-static struct metric metrics[] = {
-    { "troupe_delivery_turns_total", NULL, "Turns given to members that lost two commits in a row.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_turns_unused_total", NULL, "Turns that passed without a commit.",
-        METRIC_COUNTER, 0, NULL, NULL },
-};
-enum { TURNS, UNUSED };
 
 static struct span loser_did(const struct convo_loser *loser)
 {
@@ -114,7 +105,7 @@ static void turn_start(struct convo *convo, struct tr_context *ctx)
     convo->turn = first;
     tr_registry_keep(ctx); /* acts wait for the timer, so the actor must not be passivated */
     convo->turn_until_ns = until_ns;
-    metric_add(&metrics[TURNS], 1);
+    delivery_metrics_add(DELIVERY_METRIC_TURNS, 1);
 }
 
 bool commit_fairness_is_anothers(const struct convo *convo, struct span did)
@@ -137,7 +128,6 @@ void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct sp
     struct convo_loser **link = loser_link(convo, did);
     struct convo_loser *loser = *link;
 
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (convo->delivery->turn_ms == 0)
         return;
     if (loser == NULL)
@@ -177,7 +167,7 @@ bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
     if (loser == NULL || now_ns < convo->turn_until_ns)
         return false; /* the turn of this timer has ended already, by a commit */
     tr_assert(loser->is_queued);
-    metric_add(&metrics[UNUSED], 1);
+    delivery_metrics_add(DELIVERY_METRIC_TURNS_UNUSED, 1);
     tr_registry_release(ctx);
     convo->turn = NULL;
     loser->is_queued = false;

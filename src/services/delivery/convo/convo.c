@@ -24,50 +24,17 @@
 #include "base/assert.h"
 #include "services/delivery/delivery_metrics.h"
 #include "support/log.h"
-#include "support/metric.h"
-
-static struct metric metrics[] = {
-    { "troupe_delivery_epoch_conflicts_total", NULL, "Commits that lost their epoch.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_commits_total", NULL, "Commits stored.", METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_messages_total", NULL, "Messages stored.", METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_replans_total", NULL, "Acts planned again after another one failed.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_convos_loaded_total", NULL, "Conversations read from the database.",
-        METRIC_COUNTER, 0, NULL, NULL },
-};
-enum { CONFLICTS, COMMITS, MESSAGES, REPLANS, LOADS };
 
 static void convo_begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 
 /* ---- ops ------------------------------------------------------------------------------------ */
 
-static void op_destroy(struct convo_op *op)
+static void op_destroy(struct convo *convo, struct convo_op *op)
 {
+    (void)convo;
     tr_reply_drop(&op->reply);
     act_unref(op->act);
     base_free(op);
-}
-
-static void op_answer(struct convo_op *op)
-{
-    struct act *act = op->act;
-
-    tr_assert(op->state == OP_HELD);
-    tr_assert(act->status != 0);
-    if (convo_has_lost_epoch(act))
-        metric_add(&metrics[CONFLICTS], 1);
-    if (act->type == &subscribe_act_type && act->status != 200)
-        /* WebSocket close codes. 1008: the client may not subscribe. 1013: it may try again. */
-        http_stream_end(act_subscribe(act)->stream, NULL, act->status >= 500 ? 1013 : 1008);
-    tr_reply_send(&op->reply, 0, NULL, 0);
-    op_destroy(op);
-}
-
-static void op_fail(struct convo_op *op, const char *label, const char *text)
-{
-    act_fail(op->act, 503, label, text);
-    op_answer(op);
 }
 
 static void queue_append(struct convo_queue *queue, struct convo_op *op)
@@ -96,10 +63,10 @@ static struct convo_op *queue_take(struct convo_queue *queue)
     return op;
 }
 
-static void op_wait(struct convo *convo, struct convo_op *op)
+static void op_wait(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     if (convo->waiting.count >= CONVO_WAITING_MAX) {
-        op_fail(op, "Busy", "This conversation is busy; try again.");
+        convo_fail(convo, ctx, op, "Busy", "This conversation is busy; try again.");
         return;
     }
     convo_op_move(op, OP_WAITING);
@@ -109,16 +76,23 @@ static void op_wait(struct convo *convo, struct convo_op *op)
     queue_append(&convo->waiting, op);
 }
 
+/* A lookup may be ahead of memory: the log has rows of a unit in flight, or of an earlier actor. In
+ * the second case the actor reads the conversation again. */
+static void op_again(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    op_wait(convo, ctx, op);
+    if (convo->flying.first == NULL)
+        convo_poison(convo);
+}
+
 /* ---- reading the conversation --------------------------------------------------------------- */
 
 static int convo_send_load(struct convo *convo, struct tr_context *ctx)
 {
     struct sql_unit *unit = convo_load_unit(convo);
-    int rc = TR_ENOMEM;
+    int rc = sql_read(ctx, &convo->sql, unit,
+        &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD, .hold = true });
 
-    if (unit != NULL)
-        rc = sql_read(ctx, &convo->sql, unit,
-            &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD, .hold = true });
     if (rc < 0)
         sql_unit_destroy(unit);
     else
@@ -128,10 +102,12 @@ static int convo_send_load(struct convo *convo, struct tr_context *ctx)
 
 /* Begins an act that has waited, or drops it if its client has given up. Acts that only read always
  * begin: notices and subscriptions are among them, and no client waits for their reply. */
-static void convo_begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+static void op_begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    if (!act_has(op->act, ACT_READS) && tr_reply_is_cancelled(op->reply))
-        op_destroy(op);
+    if (convo->state != CONVO_LIVE)
+        op_wait(convo, ctx, op);
+    else if (!act_has(op->act, ACT_READS) && tr_reply_is_cancelled(op->reply))
+        op_destroy(convo, op);
     else
         convo_begin(convo, ctx, op);
 }
@@ -146,10 +122,7 @@ static void convo_begin_waiting(struct convo *convo, struct tr_context *ctx)
     convo->exclusive_pending = false;
     while ((op = queue_take(&waiting)) != NULL) {
         convo_op_move(op, OP_HELD);
-        if (convo->state == CONVO_LIVE)
-            convo_begin_late(convo, ctx, op);
-        else
-            op_wait(convo, op);
+        op_begin_late(convo, ctx, op);
     }
 }
 
@@ -160,7 +133,7 @@ static void convo_give_up(struct convo *convo, struct tr_context *ctx)
 
     while ((op = queue_take(&convo->waiting)) != NULL) {
         convo_op_move(op, OP_HELD);
-        op_fail(op, "Unavailable", "The database does not answer; try again.");
+        convo_fail(convo, ctx, op, "Unavailable", "The database does not answer; try again.");
     }
     convo->exclusive_pending = false;
     convo_stream_unreadable(convo, ctx);
@@ -223,171 +196,46 @@ static void on_loaded(struct convo *convo, struct tr_context *ctx, const struct 
     struct convo_before before = convo_take_before(convo);
     bool is_stale = convo->state == CONVO_LOADING_STALE;
 
-    metric_add(&metrics[LOADS], 1);
+    delivery_metrics_add(DELIVERY_METRIC_LOADS, 1);
     if (sql_unit_status(unit) != 0 || convo_load(convo, unit) < 0)
         convo_load_failed(convo, ctx, unit, &before);
     else
         convo_load_done(convo, ctx, &before);
-    if (is_stale) {
+    if (is_stale)
         convo_poison(convo);
-        convo_recover(convo, ctx);
-    }
-}
-
-/* ---- lookups -------------------------------------------------------------------------------- */
-
-/* Reads from the database: the act's answer (OP_LOOKUP), or whether an earlier try consumed the
- * act's token and is therefore stored (OP_ASKING). */
-static void convo_look_up(
-    struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state)
-{
-    struct sql_submit_options options = { .tag = 0 };
-    struct sql_unit *unit;
-    int rc = TR_ENOMEM;
-
-    convo_op_move(op, state);
-    op->number = convo->number_next++ & 0xffffff;
-    options.tag = CONVO_TAG_LOOKUP + op->number;
-    unit = convo_lookup_unit(convo, op);
-    if (unit != NULL)
-        rc = act_has(op->act, ACT_IN_ORDER) ? sql_write(ctx, &convo->sql, unit, &options)
-                                            : sql_read(ctx, &convo->sql, unit, &options);
-    if (rc < 0) {
-        sql_unit_destroy(unit);
-        convo_op_move(op, OP_HELD);
-        act_forget(op->act); /* an earlier try of this act may have caused the refusal */
-        op_fail(op, "Busy", "The database is busy; try again.");
-        return;
-    }
-    op->next = convo->looking;
-    convo->looking = op;
-}
-
-/* Forgets the outcome and plans the act again later. */
-static void convo_plan_again(struct convo *convo, struct convo_op *op)
-{
-    act_forget(op->act);
-    op_wait(convo, op);
-}
-
-static void on_asked(
-    struct convo *convo, struct tr_context *ctx, struct convo_op *op, const struct sql_unit *unit)
-{
-    if (convo_asked(convo, op, unit))
-        op_answer(op);
-    else if (convo->state == CONVO_LIVE)
-        convo_begin_late(convo, ctx, op);
-    else
-        convo_plan_again(convo, op);
-}
-
-static void on_looked_up(
-    struct convo *convo, struct tr_context *ctx, struct convo_op *op, const struct sql_unit *unit)
-{
-    convo_op_move(op, OP_HELD);
-    if (!op->act->type->looked_up(convo, op, unit)) {
-        /* The log has rows that memory has not: of a unit in flight, or of an earlier actor. In the
-         * second case the actor reads the conversation again. */
-        convo_plan_again(convo, op);
-        if (convo->flying.first == NULL)
-            convo_poison(convo);
-        return;
-    }
-    if (convo_has_lost_epoch(op->act))
-        commit_fairness_lost(convo, ctx, op->act->claims->issuer);
-    op_answer(op);
-}
-
-static void on_lookup_back(
-    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
-{
-    struct convo_op **link = &convo->looking;
-    struct convo_op *op;
-
-    while (*link != NULL && (*link)->number != number)
-        link = &(*link)->next;
-    op = *link;
-    tr_assert(op != NULL);
-    *link = op->next;
-    if (op->state == OP_ASKING)
-        on_asked(convo, ctx, op, unit);
-    else
-        on_looked_up(convo, ctx, op, unit);
-    convo_recover(convo, ctx);
 }
 
 /* ---- units that are back -------------------------------------------------------------------- */
 
-static void convo_succeed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+/* Runs after a stored act was applied, before its answer. */
+static void op_stored(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    const struct act *act = op->act;
-    bool has_log = act_has(act, ACT_LOGS);
-
-    convo_stored(convo, op);
-    if (has_log)
-        metric_add(&metrics[act_has(act, ACT_COMMITS) ? COMMITS : MESSAGES], 1);
-    if (act_has(act, ACT_COMMITS))
-        commit_fairness_won(convo, ctx, act->claims->issuer);
+    if (act_has(op->act, ACT_COMMITS))
+        commit_fairness_won(convo, ctx, op->act->claims->issuer);
     /* If the conversation is poisoned, an earlier unit with an unknown outcome may have removed a
      * subscriber. Then subscribers get this act from the log, after the reload. */
-    if (convo->state == CONVO_LIVE || !has_log)
+    if (convo->state == CONVO_LIVE || !act_has(op->act, ACT_LOGS))
         convo_stream_act(convo, ctx, op);
-    op_answer(op);
 }
 
-static void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (convo_refuse(op)) {
-        op_answer(op);
-    } else if (op->failure == CONVO_DUPLICATE) {
-        convo_look_up(convo, ctx, op, OP_LOOKUP);
-    } else if (op->tries >= CONVO_TRIES_MAX) {
-        op_fail(op, "Unavailable", "The request was not stored; try again.");
-    } else {
-        metric_add(&metrics[REPLANS], 1);
-        op_wait(convo, op);
-    }
-}
-
-/* Answers a refusal. All units before it are stored, so it is final unless the act is a repeat. */
-static void convo_give_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (convo_may_be_repeat(convo, op->act))
-        convo_look_up(convo, ctx, op, OP_LOOKUP);
-    else
-        op_answer(op);
-}
-
-static void convo_queue_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (convo->flying.first == NULL) {
-        convo_give_refusal(convo, ctx, op);
-        return;
-    }
-    convo_op_move(op, OP_REFUSED);
-    op->number = convo->number_next++ & 0xffffff;
-    queue_append(&convo->flying, op);
-}
-
-static void convo_settle_op(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+static void settle_op(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     bool is_refused = op->state == OP_REFUSED;
 
     convo_op_move(op, OP_HELD);
     if (is_refused && convo->state == CONVO_LIVE) {
-        convo_give_refusal(convo, ctx, op);
+        convo_conclude(convo, ctx, op); /* all units before it are stored */
     } else if (is_refused) {
-        convo_plan_again(convo, op);
-    } else if (op->failure == CONVO_STORED) { /* even after a failed unit it did not depend on */
-        convo_succeed(convo, ctx, op);
+        convo_again(convo, ctx, op);
     } else {
-        convo_poison(convo);
-        convo_fail(convo, ctx, op);
+        if (op->failure != CONVO_STORED)
+            convo_poison(convo);
+        convo_settle(convo, ctx, op); /* stored even after a failed unit it did not depend on */
     }
 }
 
 /* Settles ops in order, oldest first, up to the first one that is still in flight. */
-static void convo_settle(struct convo *convo, struct tr_context *ctx)
+static void settle_all(struct convo *convo, struct tr_context *ctx)
 {
     bool is_awaited = false;
 
@@ -395,11 +243,10 @@ static void convo_settle(struct convo *convo, struct tr_context *ctx)
         struct convo_op *op = queue_take(&convo->flying);
 
         is_awaited = is_awaited || act_has(op->act, ACT_IS_AWAITED);
-        convo_settle_op(convo, ctx, op);
+        settle_op(convo, ctx, op);
     }
     if ((convo->flying.first == NULL || is_awaited) && convo->state == CONVO_LIVE)
         convo_begin_waiting(convo, ctx);
-    convo_recover(convo, ctx);
 }
 
 static void on_unit_back(
@@ -412,7 +259,7 @@ static void on_unit_back(
     tr_assert(op != NULL);
     convo_op_move(op, OP_BACK);
     convo_unit_back(op, unit);
-    convo_settle(convo, ctx);
+    settle_all(convo, ctx);
 }
 
 /* ---- acts ----------------------------------------------------------------------------------- */
@@ -420,22 +267,17 @@ static void on_unit_back(
 static void convo_send_unit(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct sql_unit *unit;
-    int rc = TR_ENOMEM;
 
     op->now_ms = delivery_now_ms(convo->delivery);
-    op->number = convo->number_next++ & 0xffffff;
     op->tries++;
     op->failure = CONVO_STORED;
     if (op->doubt == DOUBT_ASKED)
         op->doubt = DOUBT_OPEN;
     unit = convo_act_unit(convo, op);
-    if (unit != NULL)
-        rc = sql_write(ctx, &convo->sql, unit,
-            &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT + op->number });
-    if (rc < 0) {
-        sql_unit_destroy(unit);
+    if (sql_write(ctx, &convo->sql, unit,
+            &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT | op->number }) < 0) {
         convo->planned = op->before; /* no later act was planned on it yet */
-        op_fail(op, "Busy", "The database is busy; try again.");
+        convo_fail_busy(convo, ctx, op, unit);
         return;
     }
     convo_plan_members(convo, op->act);
@@ -452,24 +294,27 @@ static void convo_follow_plan(
         convo_send_unit(convo, ctx, op);
         break;
     case CONVO_ANSWERED:
-        if (op->act->status >= 400 && !act_has(op->act, ACT_READS | ACT_TRANSIENT))
-            convo_queue_refusal(convo, ctx, op);
-        else
-            op_answer(op);
+        if (op->act->status >= 400 && !act_has(op->act, ACT_READS | ACT_TRANSIENT) &&
+            convo->flying.first != NULL) {
+            convo_op_move(op, OP_REFUSED);
+            queue_append(&convo->flying, op);
+        } else {
+            convo_conclude(convo, ctx, op);
+        }
         break;
     case CONVO_EXCLUSIVE:
         op->needs_idle = true;
-        op_wait(convo, op);
+        op_wait(convo, ctx, op);
         break;
     case CONVO_WAIT:
-        op_wait(convo, op);
+        op_wait(convo, ctx, op);
         break;
     case CONVO_LOOKUP:
         convo_look_up(convo, ctx, op, OP_LOOKUP);
         break;
     case CONVO_TELL:
         convo_stream_act(convo, ctx, op);
-        op_answer(op);
+        convo_answer(convo, ctx, op);
         break;
     }
 }
@@ -479,36 +324,51 @@ static void convo_begin(struct convo *convo, struct tr_context *ctx, struct conv
     tr_assert(op->state == OP_HELD);
     tr_assert(convo->state == CONVO_LIVE);
     if ((convo->is_exclusive || convo->exclusive_pending) && !act_has(op->act, ACT_READS))
-        op_wait(convo, op);
+        op_wait(convo, ctx, op);
     else if (convo->flying.count >= CONVO_FLYING_MAX)
-        op_fail(op, "Busy", "This conversation is busy; try again.");
+        convo_fail(convo, ctx, op, "Busy", "This conversation is busy; try again.");
     else if (convo_must_ask(op))
         convo_look_up(convo, ctx, op, OP_ASKING);
     else
         convo_follow_plan(convo, ctx, op, convo_plan(convo, op));
 }
 
+const struct convo_driver convo_actor_driver = {
+    .begin = op_begin_late,
+    .again = op_again,
+    .stored = op_stored,
+    .done = op_destroy,
+};
+
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-/* Handles a message without an act: a stream has ended, or memory is out of date. */
-static void handle_notice(struct convo_slot *slot, struct tr_context *ctx, uint64_t stream)
+/* Ends the handling of a message or event: reads the conversation if that is due, or lets it
+ * sleep. */
+static void convo_rest(struct convo_slot *slot, struct tr_context *ctx)
 {
     struct convo *convo = convo_slot_awake(slot);
 
-    if (convo == NULL) {
-        if (stream == 0)
-            convo_slot_forget(slot);
+    if (convo == NULL)
         return;
-    }
-    if (stream != 0) {
-        convo_stream_gone(convo, ctx, stream);
-    } else {
+    convo_stream_sweep(convo, ctx);
+    convo_recover(convo, ctx);
+    convo_slot_rest(slot);
+}
+
+/* Handles a message without an act: a stream has ended, or memory is out of date. */
+static void handle_notice(struct convo_slot *slot, uint64_t stream)
+{
+    struct convo *convo = convo_slot_awake(slot);
+
+    if (convo == NULL && stream == 0) {
+        convo_slot_forget(slot);
+    } else if (convo != NULL && stream != 0) {
+        convo_stream_gone(convo, stream);
+    } else if (convo != NULL) {
         if (convo->state == CONVO_LOADING)
             convo_move(convo, CONVO_LOADING_STALE);
         convo_poison(convo);
-        convo_recover(convo, ctx);
     }
-    convo_slot_rest(slot);
 }
 
 static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct act_message *message)
@@ -524,13 +384,11 @@ static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct a
     }
     op->act = message->act;
     op->reply = tr_reply_take(ctx);
-    if (convo->state == CONVO_LIVE) {
+    op->number = convo->number_next++ & CONVO_TAG_NUMBER;
+    if (convo->state == CONVO_LIVE)
         convo_begin(convo, ctx, op);
-    } else {
-        op_wait(convo, op);
-        convo_recover(convo, ctx);
-    }
-    convo_slot_rest(slot);
+    else
+        op_wait(convo, ctx, op);
 }
 
 static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memory)
@@ -539,34 +397,37 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
     struct act *act = message->act;
 
     if (act == NULL) {
-        handle_notice(self, ctx, message->stream);
+        handle_notice(self, message->stream);
     } else if (act->type->peek != NULL && act->type->peek(self, act)) {
         tr_reply(ctx, 0, NULL, 0);
         act_message_drop(message);
+        return TR_GO;
     } else {
         handle_act(self, ctx, message);
     }
+    convo_rest(self, ctx);
     return TR_GO;
-}
-
-static void on_page_back(
-    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
-{
-    convo_stream_caught_up(convo, ctx, number, unit);
-    convo_recover(convo, ctx);
 }
 
 static void handle_unit(
     struct convo *convo, struct tr_context *ctx, uint32_t tag, const struct sql_unit *unit)
 {
-    if (tag == CONVO_TAG_LOAD)
+    uint32_t number = tag & CONVO_TAG_NUMBER;
+
+    switch (tag - number) {
+    case CONVO_TAG_LOAD:
         on_loaded(convo, ctx, unit);
-    else if (tag >= CONVO_TAG_CATCH_UP)
-        on_page_back(convo, ctx, tag - CONVO_TAG_CATCH_UP, unit);
-    else if (tag >= CONVO_TAG_UNIT)
-        on_unit_back(convo, ctx, tag - CONVO_TAG_UNIT, unit);
-    else if (tag >= CONVO_TAG_LOOKUP)
-        on_lookup_back(convo, ctx, tag - CONVO_TAG_LOOKUP, unit);
+        break;
+    case CONVO_TAG_LOOKUP:
+        convo_lookup_back(convo, ctx, number, unit);
+        break;
+    case CONVO_TAG_UNIT:
+        on_unit_back(convo, ctx, number, unit);
+        break;
+    default:
+        tr_assert(tag - number == CONVO_TAG_CATCH_UP);
+        convo_stream_caught_up(convo, ctx, number, unit);
+    }
 }
 
 static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -579,32 +440,24 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
     if (event->kind == TR_EVENT_TIMER && event->tag == CONVO_TAG_TURN &&
         commit_fairness_passed(convo, ctx) && convo->state == CONVO_LIVE)
         convo_begin_waiting(convo, ctx);
-    unit = event->kind == TR_EVENT_REPLY ? sql_take(&convo->sql, event) : NULL;
+    unit = sql_take(&convo->sql, event);
     if (unit != NULL)
         handle_unit(convo, ctx, event->tag, unit);
     sql_unit_destroy(unit);
-    convo_slot_rest(self);
+    convo_rest(self, ctx);
     return TR_GO;
-}
-
-static int convo_start(void *self, struct tr_context *ctx)
-{
-    (void)self;
-    (void)ctx;
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    return 0;
 }
 
 /* Drops ops without an answer. Ends the stream of a waiting subscription, so that its client
  * reconnects: without a subscriber the stream would stay open and get no events. */
-static void ops_destroy(struct convo_op *op)
+static void ops_destroy(struct convo *convo, struct convo_op *op)
 {
     while (op != NULL) {
         struct convo_op *next = op->next;
 
         if (op->act->type == &subscribe_act_type)
             http_stream_end(act_subscribe(op->act)->stream, NULL, 1012);
-        op_destroy(op);
+        op_destroy(convo, op);
         op = next;
     }
 }
@@ -617,9 +470,9 @@ int convo_init(struct convo *convo, struct delivery *delivery, struct span id)
 
 void convo_fini(struct convo *convo)
 {
-    ops_destroy(convo->flying.first);
-    ops_destroy(convo->waiting.first);
-    ops_destroy(convo->looking);
+    ops_destroy(convo, convo->flying.first);
+    ops_destroy(convo, convo->waiting.first);
+    ops_destroy(convo, convo->looking);
     convo_stream_end(convo);
     commit_fairness_end(convo);
     buffer_free(&convo->revoked);
@@ -651,21 +504,15 @@ static const char *convo_message_name(const void *message)
     return act == NULL ? "stream_gone" : act->type->name;
 }
 
-static void convo_show(const void *self, char *text, size_t size)
-{
-    convo_slot_show(self, text, size);
-}
-
 const struct tr_type convo_type = {
     .name = "convo",
     .message_size = sizeof(struct act_message),
     .state_size = sizeof(struct convo_slot),
-    .start = convo_start,
     .handle = convo_handle,
     .event = convo_event,
     .finish = convo_finish,
     .reset = convo_reset,
     .message_drop = act_message_drop,
     .message_name = convo_message_name,
-    .show = convo_show,
+    .show = convo_slot_show,
 };

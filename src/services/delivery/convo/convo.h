@@ -62,7 +62,7 @@ struct convo_op {
     struct convo_op *next;
     struct act *act; /* one holder */
     tr_reply_handle reply;
-    uint32_t number; /* the tag of its unit */
+    uint32_t number; /* in the tags of its units */
     uint32_t tries;
     enum convo_op_state state;
     enum convo_doubt doubt;
@@ -76,6 +76,7 @@ struct convo_op {
 };
 void convo_op_move(struct convo_op *op, enum convo_op_state state);
 
+struct convo_driver;
 struct convo_subscriber;
 struct convo_loser;
 
@@ -124,6 +125,7 @@ struct convo {
     bool is_exclusive;      /* an exclusive op is in flight */
     bool exclusive_pending; /* an op that needs_idle waits: acts that store queue behind it */
     enum convo_state state;
+    const struct convo_driver *driver;
     struct delivery *delivery;
 
     struct convo_point committed;
@@ -170,11 +172,12 @@ void convo_fini(struct convo *convo);
 
 enum { CONVO_FLYING_MAX = 512, CONVO_WAITING_MAX = 1024, CONVO_TRIES_MAX = 8 };
 enum {
-    CONVO_TAG_LOAD = 1,
-    CONVO_TAG_TURN = 2,
-    CONVO_TAG_LOOKUP = 1 << 24,
-    CONVO_TAG_UNIT = 2 << 24,
-    CONVO_TAG_CATCH_UP = 3 << 24,
+    CONVO_TAG_LOAD = 1 << 24,
+    CONVO_TAG_LOOKUP = 2 << 24,
+    CONVO_TAG_UNIT = 3 << 24,
+    CONVO_TAG_CATCH_UP = 4 << 24,
+    CONVO_TAG_TURN = 5 << 24,
+    CONVO_TAG_NUMBER = (1 << 24) - 1, /* the other bits: of an op or a subscriber */
 };
 
 static inline struct member *convo_caller(const struct convo *convo, const struct act *act)
@@ -188,8 +191,6 @@ static inline struct member *convo_caller(const struct convo *convo, const struc
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op);
 /* Plans the members that a stored act will add and remove. */
 void convo_plan_members(struct convo *convo, const struct act *act);
-/* Resets `planned` to `committed`. */
-void convo_forget_plans(struct convo *convo);
 bool convo_is_in_flight(const struct convo *convo, const struct act_type *type);
 /* A member was heard in the epoch: it is no longer provisional. */
 void convo_plan_heard(struct convo_op *op, uint64_t epoch);
@@ -219,15 +220,6 @@ enum convo_plan convo_refuse_group_id(struct act *act);
 enum convo_plan convo_refuse_invite(struct act *act);
 /* Sets op->failure from a unit that is back. */
 void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
-/* Refuses the act if another try cannot help. False: look up (DUPLICATE), or read and plan again
- * (RACE, UNKNOWN). */
-bool convo_refuse(const struct convo_op *op);
-/* May a refused act have been stored by an earlier request? Then look it up. */
-bool convo_may_be_repeat(const struct convo *convo, const struct act *act);
-/* Did another commit win? Not every 409 says so. */
-bool convo_has_lost_epoch(const struct act *act);
-/* Applies a stored act and answers it. */
-void convo_stored(struct convo *convo, const struct convo_op *op);
 /* Pushes to members without an open stream, if the act calls for it. */
 void convo_push(const struct convo *convo, const struct act *act);
 /* Parts of apply. */
@@ -237,8 +229,40 @@ void convo_apply_members(struct convo *convo, const struct convo_op *op);
 /* After an unknown outcome an act without a log row looks for its token before it is planned
  * again: the earlier try may be stored. */
 bool convo_must_ask(const struct convo_op *op);
-/* False: no earlier try was stored, so plan the act now. */
-bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+
+/* Steps of both drivers. Each takes an op that its driver holds, and gives it to the driver, to the
+ * list `looking` or to its client. */
+struct convo_driver {
+    bool is_direct;
+    /* Plan the act: no earlier try of it was stored. */
+    void (*begin)(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+    /* Plan the act again, on newer memory. */
+    void (*again)(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+    /* Tell others of a stored act. NULL: nothing. */
+    void (*stored)(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+    /* Free the op. */
+    void (*done)(struct convo *convo, struct convo_op *op);
+};
+/* Sends the answer. */
+void convo_answer(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+/* Answers 503. */
+void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op, const char *label,
+    const char *text);
+/* Answers 503 and destroys the unit, which the database did not accept. */
+void convo_fail_busy(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, struct sql_unit *unit);
+/* Forgets the outcome and plans the act again. */
+void convo_again(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+/* Reads from the database: the act's answer (OP_LOOKUP), or whether an earlier try consumed the
+ * act's token and is therefore stored (OP_ASKING). */
+void convo_look_up(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state);
+void convo_lookup_back(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
+/* Answers an act that its plan has answered. Looks it up if it may be a repeat. */
+void convo_conclude(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+/* Answers an act whose unit is back, looks it up, or plans it again. */
+void convo_settle(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 
 /* ---- convo_load_store.c --------------------------------------------------------------------- */
 
@@ -408,7 +432,9 @@ uint32_t convo_stream_count_others(const struct convo *convo, struct span did);
 /* Appends a byte per account to the answer: has it an open stream? Without memory: none has. */
 void convo_stream_answer_listening(const struct convo *convo, struct listening_act *listening);
 /* A client disconnected. */
-void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
+void convo_stream_gone(struct convo *convo, uint64_t stream_number);
+/* Frees subscribers whose streams have ended. */
+void convo_stream_sweep(struct convo *convo, struct tr_context *ctx);
 /* The log cannot be read: all streams end as busy, and clients resume with their cursor. */
 void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx);
 void convo_stream_end(struct convo *convo);
@@ -441,8 +467,9 @@ void convo_slot_rest(struct convo_slot *slot);
 /* Drops its memory of the conversation, which is out of date. */
 void convo_slot_forget(struct convo_slot *slot);
 void convo_slot_fini(struct convo_slot *slot);
-void convo_slot_show(const struct convo_slot *slot, char *text, size_t size);
+void convo_slot_show(const void *self, char *text, size_t size);
 
 extern const struct tr_type convo_type;
+extern const struct convo_driver convo_actor_driver;
 
 #endif

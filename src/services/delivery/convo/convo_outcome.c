@@ -14,7 +14,7 @@ void convo_op_move(struct convo_op *op, enum convo_op_state state)
         [OP_HELD] =
             1 << OP_WAITING | 1 << OP_IN_FLIGHT | 1 << OP_REFUSED | 1 << OP_LOOKUP | 1 << OP_ASKING,
         [OP_WAITING] = 1 << OP_HELD,
-        [OP_IN_FLIGHT] = 1 << OP_BACK,
+        [OP_IN_FLIGHT] = 1 << OP_BACK | 1 << OP_HELD,
         [OP_BACK] = 1 << OP_HELD,
         [OP_REFUSED] = 1 << OP_HELD,
         [OP_LOOKUP] = 1 << OP_HELD,
@@ -98,7 +98,9 @@ void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
         op->act->type->stored(op, unit);
 }
 
-bool convo_refuse(const struct convo_op *op)
+/* Refuses the act if another try cannot help. False: look up (DUPLICATE), or read and plan again
+ * (RACE, UNKNOWN). */
+static bool refuse_failed(const struct convo_op *op)
 {
     static const struct {
         unsigned status;
@@ -128,17 +130,6 @@ bool convo_refuse(const struct convo_op *op)
         label = "MutualBlockDetected";
     act_fail(op->act, refusals[op->failure].status, label, refusals[op->failure].text);
     return true;
-}
-
-bool convo_may_be_repeat(const struct convo *convo, const struct act *act)
-{
-    return act_has(act, ACT_LOGS) && convo_caller(convo, act) != NULL;
-}
-
-bool convo_has_lost_epoch(const struct act *act)
-{
-    return act->status == 409 && act->label != NULL &&
-           span_is(span_of(act->label), "EpochConflict");
 }
 
 /* ---- the change in memory ------------------------------------------------------------------- */
@@ -220,30 +211,158 @@ static void answer_stored(const struct convo *convo, const struct convo_op *op)
         act->type->answer(convo, op);
 }
 
-void convo_stored(struct convo *convo, const struct convo_op *op)
-{
-    tr_assert(op->failure == CONVO_STORED);
-    if (op->act->type->apply != NULL)
-        op->act->type->apply(convo, op);
-    answer_stored(convo, op);
-}
-
 bool convo_must_ask(const struct convo_op *op)
 {
     return op->doubt == DOUBT_OPEN && !act_has(op->act, ACT_LOGS) &&
            op->act->claims->kind == AUTH_SERVICE;
 }
 
-bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+/* Did an earlier try consume the act's token, so that it is stored? */
+static bool was_stored(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
-    tr_assert(op->state == OP_ASKING);
     if (sql_unit_status(unit) != 0) {
         act_fail(op->act, 503, "Unavailable", "The database did not answer; try again.");
     } else if (sql_unit_rows(unit, 0) > 0) {
         answer_stored(convo, op);
         convo_push(convo, op->act);
     }
-    convo_op_move(op, OP_HELD);
     op->doubt = DOUBT_ASKED;
     return op->act->status != 0;
+}
+
+/* ---- the steps of both drivers -------------------------------------------------------------- */
+
+/* Counts for this driver: delivery_metrics.h. */
+static void count_act(const struct convo *convo, enum delivery_metric metric, int64_t amount)
+{
+    delivery_metrics_add(
+        (enum delivery_metric)(metric + (convo->driver->is_direct ? 1 : 0)), amount);
+}
+
+/* Did another commit win? Not every 409 says so. */
+static bool has_lost_epoch(const struct act *act)
+{
+    return act->status == 409 && act->label != NULL &&
+           span_is(span_of(act->label), "EpochConflict");
+}
+
+void convo_answer(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    struct act *act = op->act;
+
+    tr_assert(op->state == OP_HELD);
+    tr_assert(act->status != 0);
+    if (has_lost_epoch(act)) {
+        count_act(convo, DELIVERY_METRIC_CONFLICTS, 1);
+        if (!convo->driver->is_direct)
+            commit_fairness_lost(convo, ctx, act->claims->issuer);
+    }
+    if (act->type == &subscribe_act_type && act->status != 200)
+        /* WebSocket close codes. 1008: the client may not subscribe. 1013: it may try again. */
+        http_stream_end(act_subscribe(act)->stream, NULL, act->status >= 500 ? 1013 : 1008);
+    tr_reply_send(&op->reply, 0, NULL, 0);
+    convo->driver->done(convo, op);
+}
+
+void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op, const char *label,
+    const char *text)
+{
+    act_fail(op->act, 503, label, text);
+    convo_answer(convo, ctx, op);
+}
+
+void convo_fail_busy(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, struct sql_unit *unit)
+{
+    sql_unit_destroy(unit);
+    convo_fail(convo, ctx, op, "Busy", "The database is busy; try again.");
+}
+
+void convo_again(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    act_forget(op->act);
+    count_act(convo, DELIVERY_METRIC_REPLANS, op->tries > 0);
+    convo->driver->again(convo, ctx, op);
+}
+
+void convo_look_up(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state)
+{
+    const struct sql_submit_options options = { .tag = CONVO_TAG_LOOKUP | op->number };
+    struct sql_unit *unit;
+
+    convo_op_move(op, state);
+    unit = convo_lookup_unit(convo, op);
+    if ((act_has(op->act, ACT_IN_ORDER) ? sql_write : sql_read)(ctx, &convo->sql, unit, &options) <
+        0) {
+        convo_op_move(op, OP_HELD);
+        act_forget(op->act); /* an earlier try of this act may have caused the refusal */
+        convo_fail_busy(convo, ctx, op, unit);
+        return;
+    }
+    op->next = convo->looking;
+    convo->looking = op;
+}
+
+void convo_lookup_back(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
+{
+    struct convo_op **link = &convo->looking;
+    struct convo_op *op;
+    bool is_asking, is_answered;
+
+    while (*link != NULL && (*link)->number != number)
+        link = &(*link)->next;
+    op = *link;
+    tr_assert(op != NULL);
+    *link = op->next;
+    is_asking = op->state == OP_ASKING;
+    convo_op_move(op, OP_HELD);
+    is_answered =
+        is_asking ? was_stored(convo, op, unit) : op->act->type->looked_up(convo, op, unit);
+    if (is_answered)
+        convo_answer(convo, ctx, op);
+    else if (is_asking)
+        convo->driver->begin(convo, ctx, op);
+    else /* the log has rows that memory has not */
+        convo_again(convo, ctx, op);
+}
+
+void convo_conclude(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    /* An earlier request may have stored a refused act. */
+    if (op->act->status >= 400 && act_has(op->act, ACT_LOGS) &&
+        convo_caller(convo, op->act) != NULL)
+        convo_look_up(convo, ctx, op, OP_LOOKUP);
+    else
+        convo_answer(convo, ctx, op);
+}
+
+static void convo_succeed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    const struct act *act = op->act;
+
+    if (act->type->apply != NULL)
+        act->type->apply(convo, op);
+    answer_stored(convo, op);
+    if (act_has(act, ACT_LOGS))
+        count_act(convo,
+            act_has(act, ACT_COMMITS) ? DELIVERY_METRIC_COMMITS : DELIVERY_METRIC_MESSAGES, 1);
+    if (convo->driver->stored != NULL)
+        convo->driver->stored(convo, ctx, op);
+    convo_answer(convo, ctx, op);
+}
+
+void convo_settle(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (op->failure == CONVO_STORED)
+        convo_succeed(convo, ctx, op);
+    else if (refuse_failed(op))
+        convo_answer(convo, ctx, op);
+    else if (op->failure == CONVO_DUPLICATE)
+        convo_look_up(convo, ctx, op, OP_LOOKUP);
+    else if (op->tries >= CONVO_TRIES_MAX)
+        convo_fail(convo, ctx, op, "Unavailable", "The request was not stored; try again.");
+    else
+        convo_again(convo, ctx, op);
 }

@@ -26,13 +26,6 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
     return plan;
 }
 
-void convo_forget_plans(struct convo *convo)
-{
-    convo->planned = convo->committed;
-    for (uint32_t i = 0; i < convo->roster.count; i++)
-        roster_plan(&convo->roster, &convo->roster.members[i], convo->roster.members[i].is_in);
-}
-
 void convo_plan_members(struct convo *convo, const struct act *act)
 {
     const struct act_members *members = act->members;

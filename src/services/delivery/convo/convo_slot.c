@@ -372,6 +372,7 @@ struct convo *convo_slot_wake(struct convo_slot *slot)
     if (convo == NULL)
         return NULL;
     convo->is_awake = true;
+    convo->driver = &convo_actor_driver;
     convo->delivery = slot->delivery;
     if (unpack_convo(convo, slot->self) < 0) {
         convo_fini(convo);
@@ -417,7 +418,9 @@ void convo_slot_rest(struct convo_slot *slot)
 void convo_slot_forget(struct convo_slot *slot)
 {
     struct convo *convo = convo_slot_awake(slot);
-    struct convo fresh = { .is_awake = true, .delivery = slot->delivery };
+    struct convo fresh = {
+        .is_awake = true, .driver = &convo_actor_driver, .delivery = slot->delivery
+    };
 
     if (convo == NULL) {
         ((unsigned char *)slot->self)[FLAGS_AT] = 0;
@@ -442,8 +445,9 @@ void convo_slot_fini(struct convo_slot *slot)
     slot->self = NULL;
 }
 
-void convo_slot_show(const struct convo_slot *slot, char *text, size_t size)
+void convo_slot_show(const void *self, char *text, size_t size)
 {
+    const struct convo_slot *slot = self;
     const struct convo *convo = convo_slot_awake(slot);
     struct convo asleep = { 0 };
 

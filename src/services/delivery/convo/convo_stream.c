@@ -21,7 +21,6 @@
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"
-#include "support/metric.h"
 
 enum { READERS_MAX = 100 }; /* larger conversations tell no read cursors */
 
@@ -39,13 +38,6 @@ struct convo_subscriber {
     char did[];
 };
 
-static struct metric metrics[] = {
-    { "troupe_delivery_subscribers", NULL, "Open event streams.", METRIC_GAUGE, 0, NULL, NULL },
-    { "troupe_delivery_events_total", NULL, "Events sent to subscribers.", METRIC_COUNTER, 0, NULL,
-        NULL },
-};
-enum { SUBSCRIBERS, EVENTS };
-
 static struct span subscriber_did(const struct convo_subscriber *subscriber)
 {
     return (struct span){ subscriber->did, subscriber->did_size };
@@ -60,7 +52,7 @@ static bool is_out(const struct convo *convo, const struct convo_subscriber *sub
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static void forget_gone(struct convo *convo, struct tr_context *ctx)
+void convo_stream_sweep(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_subscriber **link = &convo->subscribers;
 
@@ -74,7 +66,7 @@ static void forget_gone(struct convo *convo, struct tr_context *ctx)
         tr_assert(convo->subscriber_count > 0);
         *link = subscriber->next;
         convo->subscriber_count--;
-        metric_add(&metrics[SUBSCRIBERS], -1);
+        delivery_metrics_add(DELIVERY_METRIC_SUBSCRIBERS, -1);
         delivery_metrics_add(DELIVERY_METRIC_STREAMS, -1);
         base_free(subscriber);
         if (convo->subscriber_count == 0 && ctx != NULL)
@@ -89,7 +81,7 @@ static void send_frame(struct convo_subscriber *subscriber, struct http_frame *f
     if (frame == NULL || http_stream_send(subscriber->stream, http_frame_ref(frame)) < 0)
         subscriber->state = SUBSCRIBER_GONE; /* its client resumes at its seq */
     else
-        metric_add(&metrics[EVENTS], 1);
+        delivery_metrics_add(DELIVERY_METRIC_EVENTS, 1);
 }
 
 /* Why a stream ends, and its close code over WebSocket. */
@@ -111,7 +103,7 @@ static void end_subscriber(
     subscriber->state = SUBSCRIBER_GONE;
 }
 
-void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number)
+void convo_stream_gone(struct convo *convo, uint64_t stream_number)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->stream_number == stream_number)
@@ -120,7 +112,6 @@ void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t str
         if (op->act->type == &subscribe_act_type &&
             act_subscribe(op->act)->stream_number == stream_number)
             act_subscribe(op->act)->is_stream_gone = true;
-    forget_gone(convo, ctx);
 }
 
 static void end_all(struct convo *convo, struct tr_context *ctx, struct ending ending)
@@ -128,7 +119,7 @@ static void end_all(struct convo *convo, struct tr_context *ctx, struct ending e
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->state != SUBSCRIBER_GONE)
             end_subscriber(convo, at, ending);
-    forget_gone(convo, ctx);
+    convo_stream_sweep(convo, ctx);
 }
 
 void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx)
@@ -147,21 +138,17 @@ static void subscriber_read_page(
     struct convo *convo, struct tr_context *ctx, struct convo_subscriber *subscriber)
 {
     struct sql_unit *unit;
-    int rc = TR_ENOMEM;
 
     if (subscriber->state == SUBSCRIBER_GONE)
         return;
     tr_assert(subscriber->state == SUBSCRIBER_LIVE);
     unit = log_page_unit(convo, subscriber_did(subscriber), subscriber->seq);
-    subscriber->number = convo->number_next++ & 0xffffff;
+    subscriber->number = convo->number_next++ & CONVO_TAG_NUMBER;
     subscriber->heard_to = convo->committed.seq;
     subscriber->was_out = is_out(convo, subscriber);
-    if (unit != NULL)
-        rc = sql_read(ctx, &convo->sql, unit,
-            &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP + subscriber->number });
-    if (rc == 0)
-        subscriber->state = SUBSCRIBER_CATCHING_UP;
-    if (rc < 0) {
+    subscriber->state = SUBSCRIBER_CATCHING_UP;
+    if (sql_read(ctx, &convo->sql, unit,
+            &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP | subscriber->number }) < 0) {
         sql_unit_destroy(unit);
         end_subscriber(convo, subscriber, busy);
     }
@@ -254,12 +241,10 @@ void convo_stream_caught_up(
     subscriber->state = SUBSCRIBER_LIVE;
     if (sql_unit_status(unit) != 0) {
         end_subscriber(convo, subscriber, busy);
-        forget_gone(convo, ctx);
         return;
     }
     if (subscriber_is_ahead(convo, subscriber, unit)) {
         end_ahead(convo, subscriber, unit);
-        forget_gone(convo, ctx);
         return;
     }
     send_page(convo, subscriber, unit);
@@ -275,7 +260,6 @@ void convo_stream_caught_up(
     } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
         subscriber_read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
     }
-    forget_gone(convo, ctx);
 }
 
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
@@ -285,7 +269,6 @@ void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
             (is_out(convo, at) ||
                 (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq)))
             subscriber_read_page(convo, ctx, at);
-    forget_gone(convo, ctx);
 }
 
 uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted)
@@ -299,7 +282,6 @@ void convo_stream_begin(
     struct span did = subscribe->act.claims->issuer;
     struct convo_subscriber *subscriber = base_calloc(sizeof *subscriber + did.size);
 
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (subscriber == NULL) {
         http_stream_end(subscribe->stream, NULL, 1013);
         return;
@@ -312,14 +294,13 @@ void convo_stream_begin(
     memcpy(subscriber->did, did.at, did.size);
     subscriber->next = convo->subscribers;
     convo->subscribers = subscriber;
-    metric_add(&metrics[SUBSCRIBERS], 1);
+    delivery_metrics_add(DELIVERY_METRIC_SUBSCRIBERS, 1);
     delivery_metrics_add(DELIVERY_METRIC_STREAMS, 1);
     if (convo->subscriber_count++ == 0)
         tr_registry_keep(ctx);
     subscriber->heard_to = convo->committed.seq;
     if (subscriber->seq != convo->committed.seq)
         subscriber_read_page(convo, ctx, subscriber);
-    forget_gone(convo, ctx);
 }
 
 /* ---- live ----------------------------------------------------------------------------------- */
@@ -558,7 +539,6 @@ void convo_stream_changed(
     }
     if (memcmp(&before->policy, &convo->policy, sizeof before->policy) != 0)
         convo_stream_tell_policy(convo, ctx);
-    forget_gone(convo, ctx);
 }
 
 /* ---- acts ----------------------------------------------------------------------------------- */
@@ -576,5 +556,4 @@ void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct 
     if (op->act->type->tell == NULL)
         return;
     op->act->type->tell(convo, ctx, op);
-    forget_gone(convo, ctx);
 }

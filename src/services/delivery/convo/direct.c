@@ -15,52 +15,46 @@
  *
  * 1. Each unit of a change has a key of its own, so that units of one conversation may go to
  *    different writers and wait only for the database's lock.
- * 2. A plan's data (struct direct_work) belongs to the unit while the unit is in flight, and comes
+ * 2. A request (struct direct_request) belongs to its unit while that unit is in flight, and comes
  *    back with it. The worker may get its reply while the unit still runs (the writer actor has
  *    ended, or a deadline has passed). Then the client learns that the outcome is unknown, and the
- *    unit keeps the data. When that unit ends, the data returns to the worker in a message, and the
- *    worker tells the conversation's actor that its memory is out of date.
+ *    unit keeps the request. When that unit ends, the request returns to the worker in a message,
+ *    and the worker tells the conversation's actor that its memory is out of date.
  * 3. The worker keeps no state of a conversation between requests. */
 #include "services/delivery/convo/direct.h"
+
+#include <stddef.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "ops/flags.h"
 #include "services/delivery/convo/convo.h"
-#include "support/metric.h"
 
 enum { DIRECT_WORKERS = 4, BOX_MAX = 4096, BUCKETS = 256 };
-/* A tag consists of the unit's purpose and the request's number. */
-enum { TAG_READ = 1 << 28, TAG_CHANGE = 2 << 28, TAG_LOOKUP = 3 << 28 };
-enum { TAG_KIND = 7 << 28, NUMBERS = 1 << 28 };
-
-struct direct_work {
-    struct direct *direct; /* counts this work in work_count */
-    tr_weak worker;
-    struct convo_op op;
-    struct convo convo; /* as read for this request */
-    enum convo_plan plan;
-    bool is_unread; /* there was no memory to load the conversation */
-};
 
 struct direct_request {
+    struct convo_op op; /* first: request_of() */
+    struct convo convo; /* as read for this request */
+    enum convo_plan plan;
+    bool is_unread;        /* there was no memory to load the conversation */
+    struct direct *direct; /* counts this request in request_count */
+    /* The worker uses these, op.reply and convo.sql also while a unit has the request: it holds the
+     * unit then. */
+    struct direct_worker *worker;
+    tr_weak self;                /* the worker's */
     struct direct_request *next; /* in its bucket */
-    uint32_t number;
-    tr_reply_handle reply;
-    struct direct_work *work; /* NULL: the unit in flight owns it */
 };
 
 struct direct_worker {
     struct direct *direct;
-    struct sql_client sql;
-    struct direct_request *buckets[BUCKETS]; /* by number */
+    struct direct_request *buckets[BUCKETS]; /* by op.number */
     uint32_t number_next;
 };
 
 struct direct {
     struct delivery *delivery;
     tr_sender workers[DIRECT_WORKERS];
-    _Atomic uint32_t work_count; /* direct_work structs that exist; each uses *delivery */
+    _Atomic uint32_t request_count; /* requests that exist; each uses *delivery */
 };
 
 /* The messages of a worker. */
@@ -68,7 +62,7 @@ union worker_message {
     struct act_message asked; /* from a client */
     struct {
         struct act *none; /* always NULL: tells the two apart */
-        struct direct_work *work;
+        struct direct_request *request;
     } home;
 };
 _Static_assert(
@@ -79,22 +73,6 @@ static struct flag flags[] = {
         .help = "conversations served from the database, without an actor",
         .initial = 0 },
 };
-
-static struct metric metrics[] = {
-    { "troupe_delivery_direct_requests_total", NULL, "Requests served without an actor.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_direct_retries_total", NULL,
-        "Requests without an actor that were planned again: another one was stored first, or the "
-        "outcome was unknown.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_commits_total", "path=\"direct\"", "Commits stored.", METRIC_COUNTER, 0,
-        NULL, NULL },
-    { "troupe_delivery_messages_total", "path=\"direct\"", "Messages stored.", METRIC_COUNTER, 0,
-        NULL, NULL },
-    { "troupe_delivery_epoch_conflicts_total", "path=\"direct\"", "Commits that lost their epoch.",
-        METRIC_COUNTER, 0, NULL, NULL },
-};
-enum { REQUESTS, RETRIES, COMMITS, MESSAGES, CONFLICTS };
 
 void direct_register(void)
 {
@@ -123,39 +101,19 @@ tr_sender direct_worker_of(const struct direct *direct, struct span convo)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-static struct direct_work *work_create(struct direct *direct, struct act *act)
+static const struct convo_driver direct_driver;
+
+static struct direct_request *request_of(struct convo_op *op)
 {
-    struct direct_work *work = base_calloc(sizeof *work);
-
-    if (work == NULL)
-        return NULL;
-    tr_assert(act->convo.size <= ACT_CONVO_SIZE_MAX);
-    if (convo_init(&work->convo, direct->delivery, act->convo) < 0) {
-        base_free(work);
-        return NULL;
-    }
-    work->direct = direct;
-    work->op.act = act;
-    atomic_fetch_add_explicit(&direct->work_count, 1, memory_order_relaxed);
-    return work;
-}
-
-static void work_destroy(struct direct_work *work)
-{
-    struct direct *direct = work->direct;
-
-    convo_fini(&work->convo);
-    act_unref(work->op.act);
-    base_free(work);
-    /* Release: pairs with the load in direct_stop. Once that reads 0, *delivery may be freed. */
-    atomic_fetch_sub_explicit(&direct->work_count, 1, memory_order_release);
+    _Static_assert(offsetof(struct direct_request, op) == 0, "an op leads to its request");
+    return (struct direct_request *)(void *)op;
 }
 
 static struct direct_request **request_link(struct direct_worker *worker, uint32_t number)
 {
     struct direct_request **link = &worker->buckets[number % BUCKETS];
 
-    while (*link != NULL && (*link)->number != number)
+    while (*link != NULL && (*link)->op.number != number)
         link = &(*link)->next;
     return link;
 }
@@ -166,52 +124,58 @@ static struct direct_request *request_create(
     struct direct_worker *worker, struct tr_context *ctx, struct act *act)
 {
     struct direct_request *request = base_calloc(sizeof *request);
+    struct delivery *delivery = worker->direct->delivery;
     struct direct_request **bucket;
 
-    if (request == NULL)
-        return NULL;
-    request->work = work_create(worker->direct, act);
-    if (request->work == NULL) {
+    tr_assert(act->convo.size <= ACT_CONVO_SIZE_MAX);
+    if (request == NULL || convo_init(&request->convo, delivery, act->convo) < 0) {
         base_free(request);
         return NULL;
     }
-    request->number = worker->number_next++ % NUMBERS;
-    request->reply = tr_reply_take(ctx);
-    bucket = &worker->buckets[request->number % BUCKETS];
+    request->convo.driver = &direct_driver;
+    sql_client_init(&request->convo.sql, delivery->sql);
+    request->direct = worker->direct;
+    request->worker = worker;
+    request->self = tr_self(ctx);
+    request->op.act = act;
+    request->op.reply = tr_reply_take(ctx);
+    request->op.number = worker->number_next++ & CONVO_TAG_NUMBER;
+    bucket = &worker->buckets[request->op.number % BUCKETS];
     request->next = *bucket;
     *bucket = request;
+    atomic_fetch_add_explicit(&worker->direct->request_count, 1, memory_order_relaxed);
     return request;
 }
 
-/* Frees a request. A client that still waits gets the status of a dropped reply. */
-static void request_destroy(struct direct_worker *worker, struct direct_request *request)
+/* Frees a request that is in no bucket. */
+static void request_destroy(struct direct_request *request)
 {
-    tr_assert(*request_link(worker, request->number) == request);
-    *request_link(worker, request->number) = request->next;
-    tr_reply_drop(&request->reply);
-    if (request->work != NULL)
-        work_destroy(request->work);
+    struct direct *direct = request->direct;
+
+    request->convo.looking = NULL; /* it is a part of the request */
+    convo_fini(&request->convo);
+    act_unref(request->op.act);
     base_free(request);
+    /* Release: pairs with the load in direct_stop. Once that reads 0, *delivery may be freed. */
+    atomic_fetch_sub_explicit(&direct->request_count, 1, memory_order_release);
 }
 
-/* ---- answers -------------------------------------------------------------------------------- */
-
-static void request_answer(struct direct_worker *worker, struct direct_request *request)
+/* Takes a request out of its bucket. A client that still waits gets the status of a dropped
+ * reply. */
+static void request_unlink(struct direct_request *request)
 {
-    const struct act *act = request->work->op.act;
+    struct direct_request **link = request_link(request->worker, request->op.number);
 
-    tr_assert(act->status != 0);
-    if (convo_has_lost_epoch(act))
-        metric_add(&metrics[CONFLICTS], 1);
-    tr_reply_send(&request->reply, 0, NULL, 0);
-    request_destroy(worker, request);
+    tr_assert(*link == request);
+    *link = request->next;
+    tr_reply_drop(&request->op.reply);
 }
 
-static void request_fail(struct direct_worker *worker, struct direct_request *request,
-    const char *label, const char *text)
+static void request_done(struct convo *convo, struct convo_op *op)
 {
-    act_fail(request->work->op.act, 503, label, text);
-    request_answer(worker, request);
+    (void)convo;
+    request_unlink(request_of(op));
+    request_destroy(request_of(op));
 }
 
 /* Tells the conversation's actor, if it runs, that its memory is out of date. The actor reads the
@@ -233,67 +197,33 @@ static void tell_actor(const struct delivery *delivery, struct span id)
 
 /* ---- units out ------------------------------------------------------------------------------ */
 
-/* Submits a unit and takes it over, even on failure. False: the request was answered with an
- * error. */
-static bool request_submit(struct direct_worker *worker, struct tr_context *ctx,
-    struct direct_request *request, struct sql_unit *unit, uint32_t kind)
-{
-    struct sql_submit_options options = { .tag = kind | request->number };
-    int rc = TR_ENOMEM;
-
-    if (unit != NULL)
-        rc = (kind == TAG_CHANGE ? sql_write : sql_read)(ctx, &worker->sql, unit, &options);
-    if (rc == 0)
-        return true;
-    (void)sql_unit_take_data(unit); /* the request still owns the data */
-    sql_unit_destroy(unit);
-    request_fail(worker, request, "Busy", "The database is busy; try again.");
-    return false;
-}
-
-static void request_look_up(struct direct_worker *worker, struct tr_context *ctx,
-    struct direct_request *request, enum convo_op_state state)
-{
-    struct direct_work *work = request->work;
-
-    convo_op_move(&work->op, state);
-    (void)request_submit(
-        worker, ctx, request, convo_lookup_unit(&work->convo, &work->op), TAG_LOOKUP);
-}
-
-static void work_forget(struct direct_work *work)
-{
-    act_forget(work->op.act);
-    buffer_clear(&work->op.act->answer);
-    work->op.failure = CONVO_STORED;
-    work->is_unread = false;
-}
-
 /* Loads the conversation, plans the act and adds the steps that store it. Runs inside the
  * transaction, on its thread: the row is locked, so the loaded rows do not change before COMMIT. */
-static void work_decide(struct sql_unit *unit, void *data)
+static void request_decide(struct sql_unit *unit, void *data)
 {
-    struct direct_work *work = data;
+    struct direct_request *request = data;
+    struct convo_op *op = &request->op;
 
-    tr_assert(work->op.state == OP_IN_FLIGHT);
-    work_forget(work);
-    work->op.now_ms = delivery_now_ms(work->convo.delivery);
-    work->is_unread = convo_load(&work->convo, unit) < 0;
-    if (work->is_unread)
+    tr_assert(op->state == OP_IN_FLIGHT);
+    act_forget(op->act); /* the unit may have been tried before */
+    buffer_clear(&op->act->answer);
+    op->now_ms = delivery_now_ms(request->convo.delivery);
+    request->is_unread = convo_load(&request->convo, unit) < 0;
+    if (request->is_unread)
         return;
-    work->plan = convo_plan(&work->convo, &work->op);
-    if (work->plan == CONVO_GO)
-        convo_store_act(&work->convo, &work->op, unit);
+    request->plan = convo_plan(&request->convo, op);
+    if (request->plan == CONVO_GO)
+        convo_store_act(&request->convo, op, unit);
 }
 
-/* Returns the data of a unit that outlived its reply to the worker. If the worker has ended, frees
- * it. Any thread. */
-static void work_go_home(void *data)
+/* Returns the request of a unit that outlived its reply to the worker. If the worker has ended,
+ * frees it. Any thread. */
+static void request_go_home(void *data)
 {
-    struct direct_work *work = data;
-    union worker_message message = { .home = { NULL, work } };
+    struct direct_request *request = data;
+    union worker_message message = { .home = { NULL, request } };
     tr_sender worker;
-    int rc = tr_weak_upgrade(work->worker, "direct", &worker);
+    int rc = tr_weak_upgrade(request->self, "direct", &worker);
 
     if (rc == 0) {
         rc = tr_tell_with(
@@ -301,164 +231,113 @@ static void work_go_home(void *data)
         tr_sender_drop(&worker);
     }
     if (rc < 0)
-        work_destroy(work);
+        request_destroy(request);
 }
 
-static void request_change(
-    struct direct_worker *worker, struct tr_context *ctx, struct direct_request *request)
+static void request_change(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    struct direct_work *work = request->work;
-    struct sql_unit *unit = convo_lock_unit(&work->convo, request->number);
+    struct sql_unit *unit = convo_lock_unit(convo, op->number);
 
-    work->worker = tr_self(ctx);
-    if (work->op.doubt == DOUBT_ASKED)
-        work->op.doubt = DOUBT_OPEN;
-    work_forget(work);
-    convo_op_move(&work->op, OP_IN_FLIGHT);
-    sql_unit_decide(unit, work_decide, work, work_go_home);
-    if (request_submit(worker, ctx, request, unit, TAG_CHANGE))
-        request->work = NULL;
+    if (op->doubt == DOUBT_ASKED)
+        op->doubt = DOUBT_OPEN;
+    convo_op_move(op, OP_IN_FLIGHT);
+    sql_unit_decide(unit, request_decide, request_of(op), request_go_home);
+    if (sql_write(ctx, &convo->sql, unit,
+            &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT | op->number }) == 0)
+        return;
+    (void)sql_unit_take_data(unit);
+    convo_op_move(op, OP_HELD);
+    convo_fail_busy(convo, ctx, op, unit);
 }
 
-static void request_proceed(
-    struct direct_worker *worker, struct tr_context *ctx, struct direct_request *request)
+static void request_proceed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    if (act_has(request->work->op.act, ACT_READS))
-        (void)request_submit(
-            worker, ctx, request, convo_load_unit(&request->work->convo), TAG_READ);
-    else
-        request_change(worker, ctx, request);
+    struct sql_unit *unit;
+
+    if (!act_has(op->act, ACT_READS)) {
+        request_change(convo, ctx, op);
+        return;
+    }
+    unit = convo_load_unit(convo);
+    if (sql_read(ctx, &convo->sql, unit,
+            &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD | op->number }) < 0)
+        convo_fail_busy(convo, ctx, op, unit);
 }
 
-static void request_begin(
-    struct direct_worker *worker, struct tr_context *ctx, struct direct_request *request)
+static void request_begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    struct convo_op *op = &request->work->op;
-
     tr_assert(op->state == OP_HELD);
+    op->failure = CONVO_STORED;
     if (op->tries++ >= CONVO_TRIES_MAX)
-        request_fail(worker, request, "Unavailable", "The request was not stored; try again.");
+        convo_fail(convo, ctx, op, "Unavailable", "The request was not stored; try again.");
     else if (convo_must_ask(op))
-        request_look_up(worker, ctx, request, OP_ASKING);
+        convo_look_up(convo, ctx, op, OP_ASKING);
     else
-        request_proceed(worker, ctx, request);
+        request_proceed(convo, ctx, op);
 }
 
-/* Plans the act again, on a new read: it lost a race, or its outcome is unknown. */
-static void request_begin_again(
-    struct direct_worker *worker, struct tr_context *ctx, struct direct_request *request)
-{
-    metric_add(&metrics[RETRIES], 1);
-    work_forget(request->work);
-    request_begin(worker, ctx, request);
-}
+static const struct convo_driver direct_driver = {
+    .is_direct = true,
+    .begin = request_proceed,
+    .again = request_begin,
+    .done = request_done,
+};
 
 /* ---- units back ----------------------------------------------------------------------------- */
 
 /* Follows a plan that stores nothing. */
-static void request_conclude(
-    struct direct_worker *worker, struct tr_context *ctx, struct direct_request *request)
+static void request_conclude(struct direct_request *request, struct tr_context *ctx)
 {
-    const struct direct_work *work = request->work;
-    const struct act *act = work->op.act;
-    bool is_refused = work->plan == CONVO_ANSWERED && act->status >= 400;
+    struct convo *convo = &request->convo;
 
-    if (work->plan == CONVO_LOOKUP || (is_refused && convo_may_be_repeat(&work->convo, act)))
-        request_look_up(worker, ctx, request, OP_LOOKUP);
-    else if (work->plan == CONVO_ANSWERED)
-        request_answer(worker, request);
+    if (request->plan == CONVO_LOOKUP)
+        convo_look_up(convo, ctx, &request->op, OP_LOOKUP);
+    else if (request->plan == CONVO_ANSWERED)
+        convo_conclude(convo, ctx, &request->op);
     else /* a plan has nothing to wait for here: this driver has no units in flight */
-        request_fail(
-            worker, request, "Unavailable", "This request needs the conversation's actor.");
+        convo_fail(convo, ctx, &request->op, "Unavailable",
+            "This request needs the conversation's actor.");
 }
 
-static void request_fail_unread(struct direct_worker *worker, struct direct_request *request)
+static void request_fail_unread(struct direct_request *request, struct tr_context *ctx)
 {
-    request_fail(worker, request, "Unavailable", "The database does not answer; try again.");
+    convo_fail(&request->convo, ctx, &request->op, "Unavailable",
+        "The database does not answer; try again.");
 }
 
-static void on_read(struct direct_worker *worker, struct tr_context *ctx,
-    struct direct_request *request, const struct sql_unit *unit)
+static void on_read(
+    struct direct_request *request, struct tr_context *ctx, const struct sql_unit *unit)
 {
-    struct direct_work *work = request->work;
-
-    if (sql_unit_status(unit) != 0 || convo_load(&work->convo, unit) < 0) {
-        request_fail_unread(worker, request);
+    if (sql_unit_status(unit) != 0 || convo_load(&request->convo, unit) < 0) {
+        request_fail_unread(request, ctx);
         return;
     }
-    work->plan = convo_plan(&work->convo, &work->op);
-    request_conclude(worker, ctx, request);
+    request->plan = convo_plan(&request->convo, &request->op);
+    request_conclude(request, ctx);
 }
 
-static void request_succeed(struct direct_worker *worker, struct direct_request *request)
+static void on_changed(
+    struct direct_request *request, struct tr_context *ctx, struct sql_unit *unit)
 {
-    struct direct_work *work = request->work;
-    const struct act *act = work->op.act;
+    struct convo *convo = &request->convo;
+    struct convo_op *op = &request->op;
+    bool is_done = sql_unit_status(unit) == 0;
 
-    tell_actor(worker->direct->delivery, convo_span(&work->convo));
-    convo_stored(&work->convo, &work->op);
-    if (act_has(act, ACT_LOGS))
-        metric_add(&metrics[act_has(act, ACT_COMMITS) ? COMMITS : MESSAGES], 1);
-    request_answer(worker, request);
-}
-
-static void request_settle(struct direct_worker *worker, struct tr_context *ctx,
-    struct direct_request *request, const struct sql_unit *unit)
-{
-    struct convo_op *op = &request->work->op;
-
-    convo_unit_back(op, unit);
-    if (op->failure == CONVO_UNKNOWN)
-        tell_actor(worker->direct->delivery, convo_span(&request->work->convo));
-    if (op->failure == CONVO_STORED)
-        request_succeed(worker, request);
-    else if (convo_refuse(op))
-        request_answer(worker, request);
-    else if (op->failure == CONVO_DUPLICATE)
-        request_look_up(worker, ctx, request, OP_LOOKUP);
-    else
-        request_begin_again(worker, ctx, request);
-}
-
-static void on_changed(struct direct_worker *worker, struct tr_context *ctx,
-    struct direct_request *request, struct sql_unit *unit)
-{
-    struct direct_work *work = sql_unit_take_data(unit);
-    bool has_failed = work != NULL && sql_unit_status(unit) != 0;
-
-    tr_assert(request->work == NULL);
-    request->work = work;
-    if (work == NULL) { /* the unit may still run: its outcome is unknown here */
-        request_destroy(worker, request);
+    if (sql_unit_take_data(unit) == NULL) { /* the unit may still run: its outcome is unknown */
+        request_unlink(request);
         return;
     }
-    convo_op_move(&work->op, OP_BACK);
-    convo_op_move(&work->op, OP_HELD);
-    if (!has_failed && work->is_unread)
-        request_fail_unread(worker, request);
-    else if (has_failed || work->plan == CONVO_GO)
-        request_settle(worker, ctx, request, unit);
-    else
-        request_conclude(worker, ctx, request);
-}
-
-static void on_lookup_back(struct direct_worker *worker, struct tr_context *ctx,
-    struct direct_request *request, const struct sql_unit *unit)
-{
-    struct direct_work *work = request->work;
-
-    if (work->op.state == OP_ASKING) {
-        if (convo_asked(&work->convo, &work->op, unit))
-            request_answer(worker, request);
-        else
-            request_proceed(worker, ctx, request);
-        return;
+    convo_op_move(op, OP_HELD);
+    if (is_done && request->is_unread) {
+        request_fail_unread(request, ctx);
+    } else if (is_done && request->plan != CONVO_GO) {
+        request_conclude(request, ctx);
+    } else {
+        convo_unit_back(op, unit);
+        if (op->failure == CONVO_STORED || op->failure == CONVO_UNKNOWN)
+            tell_actor(convo->delivery, convo_span(convo));
+        convo_settle(convo, ctx, op);
     }
-    convo_op_move(&work->op, OP_HELD);
-    if (work->op.act->type->looked_up(&work->convo, &work->op, unit))
-        request_answer(worker, request);
-    else /* another process stored something since the conversation was read */
-        request_begin_again(worker, ctx, request);
 }
 
 /* ---- a worker ------------------------------------------------------------------------------- */
@@ -470,7 +349,7 @@ static void worker_message_drop(void *memory)
     if (message->asked.act != NULL)
         act_message_drop(&message->asked);
     else
-        work_destroy(message->home.work);
+        request_destroy(message->home.request);
 }
 
 static enum tr_next worker_handle(void *self, struct tr_context *ctx, void *memory)
@@ -481,14 +360,14 @@ static enum tr_next worker_handle(void *self, struct tr_context *ctx, void *memo
     struct direct_request *request;
 
     if (act == NULL) {
-        tell_actor(worker->direct->delivery, convo_span(&message->home.work->convo));
-        work_destroy(message->home.work);
+        tell_actor(worker->direct->delivery, convo_span(&message->home.request->convo));
+        request_destroy(message->home.request);
         return TR_GO;
     }
-    metric_add(&metrics[REQUESTS], 1);
+    delivery_metrics_add(DELIVERY_METRIC_REQUESTS_DIRECT, 1);
     request = request_create(worker, ctx, act);
     if (request != NULL) {
-        request_begin(worker, ctx, request);
+        request_begin(&request->convo, ctx, &request->op);
         return TR_GO;
     }
     act_fail(act, 503, "Busy", "The server is out of memory; try again.");
@@ -499,37 +378,38 @@ static enum tr_next worker_handle(void *self, struct tr_context *ctx, void *memo
 
 static enum tr_next worker_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct direct_worker *worker = self;
-    struct direct_request *request;
-    struct sql_unit *unit = sql_take(&worker->sql, event);
+    uint32_t number = event->tag & CONVO_TAG_NUMBER;
+    struct direct_request *request = *request_link(self, number);
+    struct sql_unit *unit = request == NULL ? NULL : sql_take(&request->convo.sql, event);
 
     if (unit == NULL)
         return TR_GO;
-    request = *request_link(worker, event->tag % NUMBERS);
-    tr_assert(request != NULL);
-    switch (event->tag & TAG_KIND) {
-    case TAG_READ:
-        on_read(worker, ctx, request, unit);
+    switch (event->tag - number) {
+    case CONVO_TAG_LOAD:
+        on_read(request, ctx, unit);
         break;
-    case TAG_CHANGE:
-        on_changed(worker, ctx, request, unit);
+    case CONVO_TAG_UNIT:
+        on_changed(request, ctx, unit);
         break;
     default:
-        on_lookup_back(worker, ctx, request, unit);
+        tr_assert(event->tag - number == CONVO_TAG_LOOKUP);
+        convo_lookup_back(&request->convo, ctx, number, unit);
         break;
     }
     sql_unit_destroy(unit);
     return TR_GO;
 }
 
-static int worker_start(void *self, struct tr_context *ctx)
+/* Ends a request without an answer. A unit in flight keeps it until the unit ends. */
+static void request_abandon(struct direct_request *request)
 {
-    struct direct_worker *worker = self;
+    struct sql_client sql = request->convo.sql;
 
-    (void)ctx;
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_init(&worker->sql, worker->direct->delivery->sql);
-    return 0;
+    request_unlink(request);
+    request->convo.sql = (struct sql_client){ 0 };
+    if (request->op.state != OP_IN_FLIGHT)
+        request_destroy(request);
+    sql_client_fini(&sql); /* lets go of the unit */
 }
 
 static void worker_finish(void *self)
@@ -538,9 +418,7 @@ static void worker_finish(void *self)
 
     for (uint32_t i = 0; i < BUCKETS; i++)
         while (worker->buckets[i] != NULL)
-            request_destroy(worker, worker->buckets[i]);
-    if (worker->sql.sql != NULL)
-        sql_client_fini(&worker->sql);
+            request_abandon(worker->buckets[i]);
 }
 
 static int worker_reset(void *self, enum tr_why why)
@@ -557,7 +435,6 @@ static const struct tr_type worker_type = {
     .name = "delivery_direct",
     .message_size = sizeof(union worker_message),
     .state_size = sizeof(struct direct_worker),
-    .start = worker_start,
     .handle = worker_handle,
     .event = worker_event,
     .finish = worker_finish,
@@ -601,7 +478,7 @@ bool direct_stop(struct direct **direct)
         (void)tr_sender_wait_closed(d->workers[i], 0);
         tr_sender_drop(&d->workers[i]);
     }
-    if (atomic_load_explicit(&d->work_count, memory_order_acquire) > 0)
+    if (atomic_load_explicit(&d->request_count, memory_order_acquire) > 0)
         return false;
     base_free(d);
     *direct = NULL;

@@ -16,7 +16,7 @@
 
 enum { FILES = 500, LOOKS = 4000000, CHECKS = 1000000 };
 
-static uint8_t digests[FILES][32];
+static struct hash_file files[FILES];
 static struct integrity *integrity;
 
 struct result {
@@ -43,8 +43,7 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
 
         x = x * UINT64_C(6364136223846793005) + 1;
         file = (uint32_t)(x >> 33) % FILES;
-        result.found +=
-            integrity_find(integrity, integrity_key(file, PACK_IDENTITY), digests[file]) != NULL;
+        result.found += integrity_find(integrity, &files[file]) != NULL;
     }
     result.find_ns = (double)(now_ns() - begin_ns) / LOOKS;
     begin_ns = now_ns();
@@ -54,7 +53,7 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
 
         x = x * UINT64_C(6364136223846793005) + 1;
         file = (uint32_t)(x >> 33) % FILES;
-        pinned = integrity_warm(integrity, integrity_key(file, PACK_IDENTITY), digests[file]);
+        pinned = integrity_warm(integrity, &files[file]);
         result.found += pinned != NULL;
         pinned_unref(pinned);
     }
@@ -72,8 +71,10 @@ static void make_object(const char *folder, uint32_t file)
     char path[256], hex[65], bytes[64];
     int fd, size = snprintf(bytes, sizeof bytes, "file %u", file);
 
-    crypto_sha256(bytes, (size_t)size, digests[file]);
-    crypto_hex_encode(digests[file], 32, hex);
+    files[file] =
+        (struct hash_file){ .key = integrity_key(file, PACK_IDENTITY), .size = (uint64_t)size };
+    crypto_sha256(bytes, (size_t)size, files[file].sha256);
+    crypto_hex_encode(files[file].sha256, 32, hex);
     hex[64] = '\0';
     snprintf(path, sizeof path, "%s/packs/objects/%s", folder, hex);
     fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0440);
@@ -84,13 +85,10 @@ static void make_object(const char *folder, uint32_t file)
 
 static void verify(uint32_t file)
 {
-    char text[32];
-    struct integrity_message message = integrity_query(integrity_key(file, PACK_IDENTITY),
-        digests[file], (uint64_t)snprintf(text, sizeof text, "file %u", file));
     enum pack_verdict verdict = PACK_BUSY;
 
-    if (tr_ask_wait(integrity_sender(integrity), &message, sizeof message, &verdict, sizeof verdict,
-            TR_SECONDS(10)) < 0 ||
+    if (tr_single_flight_wait(integrity_flight(integrity), &files[file], sizeof files[file],
+            &verdict, sizeof verdict, NULL, TR_SECONDS(10)) < 0 ||
         verdict != PACK_VERIFIED)
         exit(1);
 }

@@ -7,7 +7,8 @@
  *   3. A computation that began before an invalidate or a clear is never served after it, neither
  *      later nor to those who are waiting already: for them it is computed again.
  *   4. The computation belongs to no single asker: an asker's deadline ends that asker's wait and
- *      nothing else. The computation's own limit is timeout_ns. */
+ *      nothing else. The computation's own limit is timeout_ns. If all askers gave up, `cancel`
+ *      can end it early. */
 #ifndef TROUPE_SINGLE_FLIGHT_H
 #define TROUPE_SINGLE_FLIGHT_H
 
@@ -28,7 +29,12 @@ struct tr_single_flight_options {
     tr_sender source;
     int (*request)(void *data, const void *key, size_t key_size, void *message);
     uint32_t source_message_size;
-    void *data; /* for both; used from several threads */
+    /* Called in the actor's turn, within 100 ms after the last asker of a computation gave up, to
+     * make the computation end early. Its result is discarded; a key that is asked for meanwhile is
+     * computed again after it. NULL: every computation runs to its end, and its result may be
+     * kept. */
+    void (*cancel)(void *data, const void *key, size_t key_size);
+    void *data; /* for all three; used from several threads */
 
     uint64_t timeout_ns;     /* of one computation; 0 is none */
     uint32_t flights_max;    /* keys computed at once; 0 is 256. One more: TR_EFULL */
@@ -37,7 +43,7 @@ struct tr_single_flight_options {
     uint32_t recomputes_max; /* in a row, because of invalidates; then TR_EAGAIN. 0 is 8 */
     uint32_t kept_max; /* values kept until invalidated, the oldest goes first; 0 keeps none */
     uint64_t kept_bytes_max; /* keys and values together; 0 is 64 MiB */
-    uint64_t reserved[2];    /* zero */
+    uint64_t reserved[1];    /* zero */
 };
 
 /* The actor's struct. */
@@ -107,7 +113,8 @@ struct tr_single_flight_stats {
     uint64_t computations; /* begun */
     uint64_t failures;     /* computations that failed, timeouts too */
     uint64_t timeouts;
-    uint64_t discarded; /* results that an invalidate or a clear had overtaken */
+    uint64_t cancelled; /* computations that lost their last asker */
+    uint64_t discarded; /* results that an invalidate, a clear or a cancel had overtaken */
     uint64_t refused;   /* asks answered TR_EFULL */
     uint64_t evicted;   /* kept values that made room */
     uint64_t kept_bytes;

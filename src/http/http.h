@@ -153,6 +153,9 @@ typedef void (*http_then_fn)(struct http_request *request, const struct tr_event
  * nothing was sent and the handler must answer. */
 int http_ask(struct http_request *request, tr_sender to, const void *message, size_t size,
     http_then_fn then);
+/* The same: ask a single flight for the value of a key. */
+int http_ask_flight(struct http_request *request, tr_single_flight_sender flight, const void *key,
+    size_t key_size, http_then_fn then);
 /* Run blocking work (a signature check, a file) on the pool. `then` runs with the TR_EVENT_WORK.
  * `drop` is that of tr_offload. */
 int http_offload(struct http_request *request, tr_work_fn work, void *argument,

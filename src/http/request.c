@@ -636,11 +636,10 @@ void http_body_resume(struct http_request *request)
 
 /* ---- answering later ----------------------------------------------------------------------- */
 
-int http_ask(
-    struct http_request *request, tr_sender to, const void *message, size_t size, http_then_fn then)
+/* Check that the request may ask, and fill in the options of its ask. */
+static int ask_prepare(struct http_request *request, struct tr_ask_options *options)
 {
     struct http_connection *connection = request->connection;
-    struct tr_ask_options options = { .tag = request->serial };
     struct tr_cancel **cancel =
         request->transport->cancels_alone ? &request->cancel : &connection->cancel;
     uint64_t now;
@@ -655,20 +654,47 @@ int http_ask(
         now = tr_now_ns(connection->ctx);
         if (now >= request->deadline_ns)
             return TR_ETIMEOUT;
-        options.timeout_ns = request->deadline_ns - now;
+        options->timeout_ns = request->deadline_ns - now;
     }
     if (*cancel == NULL) {
         rc = tr_cancel_create(NULL, cancel);
         if (rc < 0)
             return rc;
     }
-    options.cancel = *cancel;
-    rc = tr_ask(connection->ctx, to, message, size, &options);
+    options->tag = request->serial;
+    options->cancel = *cancel;
+    return 0;
+}
+
+static int ask_sent(struct http_request *request, int rc, http_then_fn then)
+{
     if (rc < 0)
         return rc;
     request->is_waiting = true;
     request->then = then;
     return 0;
+}
+
+int http_ask(
+    struct http_request *request, tr_sender to, const void *message, size_t size, http_then_fn then)
+{
+    struct tr_ask_options options = { 0 };
+    int rc = ask_prepare(request, &options);
+
+    if (rc == 0)
+        rc = tr_ask(request->connection->ctx, to, message, size, &options);
+    return ask_sent(request, rc, then);
+}
+
+int http_ask_flight(struct http_request *request, tr_single_flight_sender flight, const void *key,
+    size_t key_size, http_then_fn then)
+{
+    struct tr_ask_options options = { 0 };
+    int rc = ask_prepare(request, &options);
+
+    if (rc == 0)
+        rc = tr_single_flight_ask(request->connection->ctx, flight, key, key_size, &options);
+    return ask_sent(request, rc, then);
 }
 
 int http_offload(struct http_request *request, tr_work_fn work, void *argument,

@@ -8,10 +8,13 @@
  *                               ▼  │
  *                           dirty flight: the result is thrown away; computed again if anyone waits
  *
+ * A flight whose askers have all gone is dirty too, and its computation is told to end.
+ *
  * Invariants:
  *   1. A key has at most one flight, and a flight exactly one computation under way.
  *   2. Every waiter is in the list of one flight; a flight that ends answers its whole list.
- *   3. dirty: an invalidate or clear came after the computation began. Its result is not looked at.
+ *   3. dirty: an invalidate, clear or cancel came after the computation began. Its result is not
+ *      looked at.
  *   4. A key that is kept has no flight: an invalidate forgets the one or marks the other.
  *   5. flights + astray never exceeds flights_max.
  *
@@ -38,6 +41,7 @@ enum {
     KEPT_BYTES_DEFAULT = 64 << 20,
     SWEEP = 8, /* waiters looked at when there is no room: has their asker gone? */
     NONE = -1,
+    CANCEL_MS = 100, /* between two looks for flights without askers */
 };
 
 enum kind { KIND_ASK, KIND_INVALIDATE, KIND_CLEAR, KIND_STATS };
@@ -60,7 +64,7 @@ struct flight {
     uint32_t index; /* its tag */
     int32_t waiter_first;
     uint32_t recomputes;
-    bool dirty;
+    bool dirty, is_cancelled;
     struct job *job; /* NULL: it is an ask */
     uint64_t timer_id;
     bool has_timer;
@@ -92,6 +96,7 @@ struct tr__single_flight {
     struct tr__link age;
     unsigned char *request; /* a message to the source is written here */
     uint32_t astray;
+    bool is_looking; /* the timer for flights without askers runs */
     struct tr_single_flight_stats stats;
 };
 
@@ -152,17 +157,26 @@ static void waiter_free(struct tr__single_flight *inner, int32_t index)
     inner->waiters_used--;
 }
 
+/* Free the waiter if its asker is gone. */
+static bool waiter_is_gone(struct tr__single_flight *inner, int32_t index)
+{
+    struct waiter *waiter = &inner->waiters[index];
+
+    if (!tr_reply_is_cancelled(waiter->reply))
+        return false;
+    tr_reply_drop(&waiter->reply);
+    waiter_free(inner, index);
+    return true;
+}
+
 /* No room: check a few waiters, in turn, for askers that are gone. */
 static void single_flight_sweep(struct tr__single_flight *inner)
 {
     for (uint32_t i = 0; i < SWEEP; i++) {
         uint32_t index = inner->sweep_at++ % inner->waiters_max;
-        struct waiter *waiter = &inner->waiters[index];
 
-        if (waiter->flight != NULL && tr_reply_is_cancelled(waiter->reply)) {
-            tr_reply_drop(&waiter->reply);
-            waiter_free(inner, (int32_t)index);
-        }
+        if (inner->waiters[index].flight != NULL)
+            (void)waiter_is_gone(inner, (int32_t)index);
     }
 }
 
@@ -274,12 +288,44 @@ static void flight_stop_timer(struct tr_context *ctx, struct flight *flight)
     flight->has_timer = false;
 }
 
+static void look_later(struct tr_single_flight *self, struct tr_context *ctx)
+{
+    struct tr__single_flight *inner = self->inner;
+
+    /* Out of memory: the next launch tries again. */
+    if (self->options.cancel != NULL && !inner->is_looking && inner->flights.count > 0)
+        inner->is_looking =
+            tr_after(ctx, TR_MILLISECONDS(CANCEL_MS), inner->flights_max, NULL) == 0;
+}
+
+static void cancel_unwanted(struct tr_single_flight *self, struct tr_context *ctx)
+{
+    struct tr__single_flight *inner = self->inner;
+
+    inner->is_looking = false;
+    for (uint32_t i = 0; i < inner->flights_max; i++) {
+        struct flight *flight = &inner->slots[i];
+
+        if (flight->key == NULL || flight->is_cancelled)
+            continue;
+        while (flight->waiter_first != NONE && waiter_is_gone(inner, flight->waiter_first))
+            ;
+        if (flight->waiter_first != NONE)
+            continue;
+        flight->is_cancelled = flight->dirty = true;
+        inner->stats.cancelled++;
+        self->options.cancel(self->options.data, flight->key, flight->entry.key_size);
+    }
+    look_later(self, ctx);
+}
+
 static int single_flight_launch(
     struct tr_single_flight *self, struct tr_context *ctx, struct flight *flight)
 {
     int rc;
 
-    flight->dirty = false;
+    flight->dirty = flight->is_cancelled = false;
+    look_later(self, ctx);
     rc = self->options.compute != NULL ? launch_job(self, ctx, flight)
                                        : launch_ask(self, ctx, flight);
     if (rc < 0)
@@ -505,6 +551,10 @@ static enum tr_next single_flight_on_event(
 
     if (event->kind == TR_EVENT_WORK) {
         on_work(self, ctx, (struct job *)(uintptr_t)event->value, event->status);
+        return TR_GO;
+    }
+    if (event->tag == self->inner->flights_max) {
+        cancel_unwanted(self, ctx);
         return TR_GO;
     }
     flight = &self->inner->slots[event->tag];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_packs.c: the cache of verified files, with hashers that are killed, a cache that is killed,
+/* sim_packs.c: the cache of verified files, with a flight that is killed, a cache that is killed,
  * files that change at any time, questions that are given up, invalidations. Checked:
- *   answered   every question ends, also when the hasher died
+ *   answered   every question ends, also when an actor died; with a verdict, unless one died
  *   single     no file is hashed more often than there was a reason to: once, and once more for
  * each thing that makes what is known void true       what is warm has the right bytes fresh what
  * is warm after an Invalidate or Clear was answered was opened after it was sent */
@@ -41,13 +41,9 @@ static struct {
     uint32_t opened_serial[OPEN_MAX]; /* when: also the number of opens so far */
     uint32_t open_count, closed_count;
     /* the facts */
-    uint8_t sha256[VERSIONS][32];
+    struct hash_file files[VERSIONS];
     uint32_t hashes[VERSIONS], reasons[VERSIONS];
-    uint32_t begun[VERSIONS];      /* hashers: some find out without a hash */
     uint32_t fresh_from[VERSIONS]; /* serials up to this one are void */
-    tr_weak hasher;
-    uint32_t hasher_version;
-    bool has_hasher;
 } now;
 
 static struct {
@@ -118,7 +114,7 @@ static uint32_t version_of_hex(const char *hex)
 
     for (uint32_t i = 0; i < VERSIONS; i++) {
         for (size_t j = 0; j < 32; j++)
-            snprintf(text + j * 2, 3, "%02x", now.sha256[i][j]);
+            snprintf(text + j * 2, 3, "%02x", now.files[i].sha256[j]);
         if (strcmp(text, hex) == 0)
             return i;
     }
@@ -187,8 +183,7 @@ static void fake_close(void *data, int fd)
 /* In a turn. */
 static void check_warm(uint32_t version)
 {
-    struct pinned_file *pinned =
-        integrity_warm(now.integrity, integrity_key(version, PACK_IDENTITY), now.sha256[version]);
+    struct pinned_file *pinned = integrity_warm(now.integrity, &now.files[version]);
 
     if (pinned == NULL)
         return;
@@ -206,8 +201,6 @@ static void check_single(void)
         CHECK_MSG(now.hashes[i] <= 1 + now.reasons[i],
             "single: version %u was hashed %u times for %u reasons", i, now.hashes[i],
             now.reasons[i]);
-        CHECK_MSG(now.changes || now.begun[i] <= 1 + now.reasons[i],
-            "single: %u hashers for version %u and %u reasons", now.begun[i], i, now.reasons[i]);
     }
 }
 
@@ -223,15 +216,6 @@ struct client {
 
 enum { TAG_NEXT = 1000 };
 
-static void on_hash(void *data, int64_t key, tr_weak hasher)
-{
-    (void)data;
-    now.hasher = hasher;
-    now.hasher_version = (uint32_t)(key / 4);
-    now.begun[now.hasher_version]++;
-    now.has_hasher = true;
-}
-
 static void all_reasons(void)
 {
     for (uint32_t i = 0; i < VERSIONS; i++)
@@ -242,16 +226,16 @@ static void ask(struct client *client, struct tr_context *ctx, char kind, uint32
 {
     struct integrity_message message = { .kind = INTEGRITY_CLEAR };
     struct tr_ask_options options = { .tag = client->serial++ % 64 };
+    int rc;
 
     if (kind == 'q') {
-        message = integrity_query(integrity_key(version, PACK_IDENTITY), now.sha256[version], SIZE);
         if (now.gives_up && tr_random(ctx) % 3 == 0) {
             options.timeout_ns = 1 + tr_random(ctx) % (60 * MS);
             now.reasons[version]++;
         }
     } else if (kind == 'i') {
         message.kind = INTEGRITY_INVALIDATE;
-        message.key = version;
+        message.file.key = version;
         now.reasons[version]++;
     } else {
         all_reasons();
@@ -259,8 +243,11 @@ static void ask(struct client *client, struct tr_context *ctx, char kind, uint32
     client->version[options.tag] = version;
     client->kind[options.tag] = (uint8_t)kind;
     client->fresh[options.tag] = now.open_count;
-    if (tr_ask(ctx, integrity_sender(now.integrity), &message, sizeof message, &options) == 0)
-        now.open[client->index]++;
+    rc = kind == 'q'
+             ? tr_single_flight_ask(ctx, integrity_flight(now.integrity), &now.files[version],
+                   sizeof now.files[version], &options)
+             : tr_ask(ctx, integrity_sender(now.integrity), &message, sizeof message, &options);
+    now.open[client->index] += rc == 0;
 }
 
 static void act(struct client *client, struct tr_context *ctx)
@@ -276,10 +263,9 @@ static void act(struct client *client, struct tr_context *ctx)
         ask(client, ctx, 'c', version);
     } else if (roll <= 3 && now.changes) {
         change_file(version, tr_random(ctx));
-    } else if (roll <= 6 && now.kills && now.has_hasher) {
-        now.reasons[now.hasher_version]++;
-        now.has_hasher = false;
-        seen.killed += tr_kill(now.hasher) == 0;
+    } else if (roll == 4 && now.kills) {
+        all_reasons();
+        seen.killed += tr_kill(tr_sender_weaken(integrity_flight(now.integrity).raw)) == 0;
     } else if (roll == 7 && now.cache_kills) {
         all_reasons();
         seen.cache_killed += tr_kill(tr_sender_weaken(integrity_sender(now.integrity))) == 0;
@@ -303,7 +289,7 @@ static void on_answer(struct client *client, const struct tr_event *event)
         return;
     }
     if (event->status < 0) {
-        CHECK_MSG(now.cache_kills, "answered: with %s", tr_error_name(event->status));
+        CHECK_MSG(now.kills || now.cache_kills, "answered: with %s", tr_error_name(event->status));
         return;
     }
     if (client->kind[event->tag] != 'q') {
@@ -319,8 +305,7 @@ static void on_answer(struct client *client, const struct tr_event *event)
     seen.damaged += verdict == PACK_DAMAGED;
     seen.busy += verdict == PACK_BUSY;
     if (!now.changes)
-        CHECK_MSG(verdict == PACK_VERIFIED || (verdict == PACK_BUSY && now.kills),
-            "true: a file that is right is said to be %d", verdict);
+        CHECK_MSG(verdict == PACK_VERIFIED, "true: a file that is right is said to be %d", verdict);
 }
 
 static int client_start(void *state, struct tr_context *ctx)
@@ -379,14 +364,14 @@ static void start(struct scenario *s)
             .read = fake_read,
             .close = fake_close },
         .hashes_max = between(s, 1, 3),
-        .on_hash = on_hash,
     };
 
     for (uint32_t i = 0; i < VERSIONS; i++) {
         char bytes[SIZE];
 
         bytes_of(i, true, bytes);
-        crypto_sha256(bytes, SIZE, now.sha256[i]);
+        now.files[i] = (struct hash_file){ .key = integrity_key(i, PACK_IDENTITY), .size = SIZE };
+        crypto_sha256(bytes, SIZE, now.files[i].sha256);
         now.file[i] = inode_new(true);
     }
     now.supervisor = tree_create(s->system);
@@ -455,7 +440,7 @@ TEST_LONG(packs, every_question_is_answered_once_hashed_once_and_truly, 120)
     for (uint64_t seed; check_each_seed(&seed, 1500);)
         run(seed);
     seen.late = (uint64_t)late_inserts();
-    printf("%llu verified, %llu damaged, %llu busy, %llu warm looks, %llu hashers and %llu caches "
+    printf("%llu verified, %llu damaged, %llu busy, %llu warm looks, %llu flights and %llu caches "
            "killed, %llu gave up, %llu invalidated, %llu late inserts, %llu changed under a hash\n",
         (unsigned long long)seen.verified, (unsigned long long)seen.damaged,
         (unsigned long long)seen.busy, (unsigned long long)seen.warm,

@@ -48,10 +48,8 @@ struct download {
     const struct pack_version *version;
     struct download_options options;
     enum pack_coding coding;
-    const uint8_t *sha256;
-    const char *sha256_hex;
-    uint64_t size;
-    char etag[68]; /* with quotes */
+    struct hash_file file;
+    char etag[66]; /* with quotes, not terminated */
     struct http_range ranges[HTTP_RANGES_MAX];
     int range_count; /* 0: all of it */
     int asks;
@@ -59,36 +57,39 @@ struct download {
 
 /* ---- choosing ------------------------------------------------------------------------------- */
 
-static void use_variant(
-    struct download *download, enum pack_coding coding, const struct pack_variant *variant)
+static void use_file(struct download *download, enum pack_coding coding, uint64_t size,
+    const uint8_t sha256[32], const char *sha256_hex)
 {
     download->coding = coding;
-    download->sha256 = variant->sha256;
-    download->sha256_hex = variant->sha256_hex;
-    download->size = variant->size;
+    download->file.key = integrity_key(download->version->id, coding);
+    download->file.size = size;
+    memcpy(download->file.sha256, sha256, sizeof download->file.sha256);
+    download->etag[0] = download->etag[65] = '"';
+    memcpy(download->etag + 1, sha256_hex, 64);
 }
 
 static void choose_coding(const struct http_request *request, struct download *download)
 {
     const struct pack_version *version = download->version;
+    const struct pack_variant *variant = NULL;
+    enum pack_coding coding = PACK_IDENTITY;
 
-    download->coding = PACK_IDENTITY;
-    download->sha256 = version->sha256;
-    download->sha256_hex = version->sha256_hex;
-    download->size = version->size;
-    if (version->zstd.there && http_accepts(request, "zstd"))
-        use_variant(download, PACK_ZSTD, &version->zstd);
-    else if (version->gzip.there && http_accepts(request, "gzip"))
-        use_variant(download, PACK_GZIP, &version->gzip);
-    download->etag[0] = '"';
-    memcpy(download->etag + 1, download->sha256_hex, 64);
-    download->etag[65] = '"';
-    download->etag[66] = '\0';
+    if (version->zstd.there && http_accepts(request, "zstd")) {
+        coding = PACK_ZSTD;
+        variant = &version->zstd;
+    } else if (version->gzip.there && http_accepts(request, "gzip")) {
+        coding = PACK_GZIP;
+        variant = &version->gzip;
+    }
+    if (variant == NULL)
+        use_file(download, coding, version->size, version->sha256, version->sha256_hex);
+    else
+        use_file(download, coding, variant->size, variant->sha256, variant->sha256_hex);
 }
 
 static struct span etag_of(const struct download *download)
 {
-    return (struct span){ download->etag, 66 };
+    return (struct span){ download->etag, sizeof download->etag };
 }
 
 /* ---- headers -------------------------------------------------------------------------------- */
@@ -117,7 +118,7 @@ static void add_content(struct http_request *request, const struct download *dow
     char digest[64] = "sha-256=:";
     size_t size = 9;
 
-    size += crypto_base64_encode(download->sha256, 32, digest + size);
+    size += crypto_base64_encode(download->file.sha256, 32, digest + size);
     digest[size++] = ':';
     http_add_header(request, "Accept-Ranges", SPAN("bytes"));
     http_add_header(request, "Repr-Digest", (struct span){ digest, size });
@@ -143,7 +144,7 @@ static void add_headers(struct http_request *request, const struct download *dow
     add_common(request, download);
     add_content(request, download);
     if (download->range_count == 1)
-        add_content_range(request, &download->ranges[0], download->size);
+        add_content_range(request, &download->ranges[0], download->file.size);
 }
 
 static void refuse_verdict(struct http_request *request, enum pack_verdict verdict)
@@ -218,7 +219,7 @@ static uint64_t bytes_of(const struct download *download)
     uint64_t bytes = 0;
 
     if (download->range_count == 0)
-        return download->size;
+        return download->file.size;
     for (int i = 0; i < download->range_count; i++)
         bytes += download->ranges[i].size;
     return bytes;
@@ -277,7 +278,7 @@ static void multipart_make(
             "%s--%s\r\nContent-Type: %s\r\nContent-Range: bytes %llu-%llu/%llu\r\n\r\n",
             i == 0 ? "" : "\r\n", boundary, download->version->type,
             (unsigned long long)range->first, (unsigned long long)(range->first + range->size - 1),
-            (unsigned long long)download->size);
+            (unsigned long long)download->file.size);
 
         multipart->parts[i] = (struct http_part){ .before = { multipart->heads[i], (size_t)size },
             .offset = range->first,
@@ -346,7 +347,7 @@ static bool is_small(const struct download *download, const struct pinned_file *
 static void respond_large(struct http_request *request, const struct download *download,
     struct sending *sending, const struct multipart *multipart, const char *type)
 {
-    struct http_part whole = { .size = download->size };
+    struct http_part whole = { .size = download->file.size };
     struct http_sending answer = { .fd = sending->pinned->fd,
         .parts = &whole,
         .part_count = 1,
@@ -368,12 +369,12 @@ static void respond_large(struct http_request *request, const struct download *d
 
 static void respond_head(struct http_request *request, const struct download *download)
 {
-    struct http_part whole = { .size = download->size };
+    struct http_part whole = { .size = download->file.size };
     /* only the length is used */
     struct http_sending answer = { .fd = -1, .parts = &whole, .part_count = 1 };
 
     add_headers(request, download);
-    if (download->size == 0)
+    if (download->file.size == 0)
         http_respond(request, 200, download->version->type, SPAN(""));
     else
         http_respond_parts(request, 200, download->version->type, &answer);
@@ -432,7 +433,7 @@ static void respond_file(
         multipart_make(multipart, http_context(request), download);
     }
     metric_add(&metrics[kind_of(request, download)], 1);
-    if (http_method(request) == HTTP_HEAD || download->size == 0)
+    if (http_method(request) == HTTP_HEAD || download->file.size == 0)
         respond_head(request, download);
     else
         respond_bytes(request, download, pinned, multipart);
@@ -444,19 +445,10 @@ static void on_verdict(struct http_request *request, const struct tr_event *even
 
 static void ask_integrity(struct http_request *request, struct download *download)
 {
-    struct integrity_message message = integrity_query(
-        integrity_key(download->version->id, download->coding), download->sha256, download->size);
-
     if (++download->asks > ASKS_MAX ||
-        http_ask(request, integrity_sender(download->packs->integrity), &message, sizeof message,
-            on_verdict) < 0)
+        http_ask_flight(request, integrity_flight(download->packs->integrity), &download->file,
+            sizeof download->file, on_verdict) < 0)
         refuse_verdict(request, PACK_BUSY);
-}
-
-static struct pinned_file *find_verified(const struct download *download)
-{
-    return integrity_warm(download->packs->integrity,
-        integrity_key(download->version->id, download->coding), download->sha256);
 }
 
 static void on_verdict(struct http_request *request, const struct tr_event *event)
@@ -471,7 +463,7 @@ static void on_verdict(struct http_request *request, const struct tr_event *even
         refuse_verdict(request, verdict);
         return;
     }
-    pinned = find_verified(download);
+    pinned = integrity_warm(download->packs->integrity, &download->file);
     if (pinned == NULL) {
         ask_integrity(request, download); /* changed or evicted meanwhile */
         return;
@@ -500,7 +492,6 @@ static void ask_kept(struct http_request *request, const struct download *downlo
         memcpy(kept->user, download->options.user.at, download->options.user.size);
         kept->download.options.user.at = kept->user;
     }
-    choose_coding(request, &kept->download); /* the pointers must point into the copy */
     http_set_data(request, &kept->download);
     ask_integrity(request, &kept->download);
 }
@@ -510,7 +501,7 @@ static void ask_kept(struct http_request *request, const struct download *downlo
 static void not_satisfiable(struct http_request *request, const struct download *download)
 {
     char text[40];
-    int size = snprintf(text, sizeof text, "bytes */%llu", (unsigned long long)download->size);
+    int size = snprintf(text, sizeof text, "bytes */%llu", (unsigned long long)download->file.size);
 
     http_add_header(request, "Content-Range", (struct span){ text, (size_t)size });
     http_add_header(request, "ETag", etag_of(download));
@@ -543,12 +534,12 @@ void download_serve(struct http_request *request, struct packs *packs,
      * matches, and a client that resumes by date starts again. */
     if (http_method(request) == HTTP_GET && http_if_range(request, etag_of(&download), 0))
         download.range_count =
-            http_range_parse(http_header(request, "Range"), download.size, download.ranges);
+            http_range_parse(http_header(request, "Range"), download.file.size, download.ranges);
     if (download.range_count < 0) {
         not_satisfiable(request, &download);
         return;
     }
-    pinned = find_verified(&download);
+    pinned = integrity_warm(packs->integrity, &download.file);
     if (pinned == NULL) {
         ask_kept(request, &download);
         return;

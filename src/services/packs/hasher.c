@@ -11,7 +11,6 @@
 #include "services/packs/hasher.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
+#include "crypto/encoding.h"
 #include "support/metric.h"
 
 enum {
@@ -125,13 +125,18 @@ bool pinned_is_same(const struct pinned_file *pinned)
 
 /* ---- the work ------------------------------------------------------------------------------- */
 
-struct hash_job *hash_job_new(_Atomic uint32_t *alive)
+struct hash_job *hash_job_create(const struct hash_file *file, const struct hash_source *source,
+    const struct tr_env *env, _Atomic uint32_t *alive)
 {
     struct hash_job *job = base_calloc(sizeof *job);
 
     if (job == NULL)
         return NULL;
     atomic_init(&job->refs, 1);
+    job->source = source;
+    job->env = env;
+    job->file = *file;
+    job->sha256_hex[crypto_hex_encode(file->sha256, sizeof file->sha256, job->sha256_hex)] = '\0';
     job->alive = alive;
     atomic_fetch_add_explicit(alive, 1, memory_order_relaxed);
     return job;
@@ -143,8 +148,9 @@ struct hash_job *hash_job_ref(struct hash_job *job)
     return job;
 }
 
-void hash_job_unref(struct hash_job *job)
+void hash_job_unref(void *argument)
 {
+    struct hash_job *job = argument;
     _Atomic uint32_t *alive;
 
     if (job == NULL || atomic_fetch_sub_explicit(&job->refs, 1, memory_order_acq_rel) != 1)
@@ -207,14 +213,14 @@ static enum pack_verdict hash_whole_file(
                 source->data, reading->fd, offset, reading->room, reading->room_size, &got) < 0)
             return PACK_UNREADABLE;
         crypto_sha256_stream_update(stream, reading->room, got);
-        if (reading->small != NULL && offset + got <= job->size)
+        if (reading->small != NULL && offset + got <= job->file.size)
             memcpy(reading->small + offset, reading->room, got);
         offset += got;
         atomic_store_explicit(&job->hashed_bytes, offset, memory_order_relaxed);
         metric_add(&pack_hashed_bytes_total, (int64_t)got);
-    } while (got == reading->room_size && offset <= job->size);
+    } while (got == reading->room_size && offset <= job->file.size);
     crypto_sha256_stream_digest(stream, ret_digest);
-    return offset == job->size ? PACK_VERIFIED : PACK_DAMAGED;
+    return offset == job->file.size ? PACK_VERIFIED : PACK_DAMAGED;
 }
 
 /* Keep the verified file open. */
@@ -227,7 +233,7 @@ static enum pack_verdict pin_file(struct hash_job *job, int fd, const char *smal
     if (pinned == NULL)
         return PACK_BUSY;
     if (small != NULL) {
-        pinned->bytes = http_frame_create(small, (size_t)job->size);
+        pinned->bytes = http_frame_create(small, (size_t)job->file.size);
         if (pinned->bytes == NULL) {
             base_free(pinned);
             return PACK_BUSY;
@@ -235,11 +241,9 @@ static enum pack_verdict pin_file(struct hash_job *job, int fd, const char *smal
     }
     atomic_init(&pinned->refs, 1);
     atomic_init(&pinned->is_used, 1);
-    pinned->key = job->key;
+    pinned->file = job->file;
     pinned->fd = fd;
     pinned->identity = job->identity;
-    memcpy(pinned->sha256, job->sha256, sizeof pinned->sha256);
-    pinned->size = job->size;
     pinned->source = job->source;
     job->pinned = pinned;
     return PACK_VERIFIED;
@@ -265,7 +269,7 @@ static enum pack_verdict hash_file(struct hash_job *job, int fd, const struct re
         job->wait_ns = (uint64_t)settle_ns;
         return ++job->changes <= CHANGES_MAX ? PACK_UNSETTLED : PACK_BUSY;
     }
-    if (verdict != PACK_VERIFIED || memcmp(digest, job->sha256, sizeof digest) != 0)
+    if (verdict != PACK_VERIFIED || memcmp(digest, job->file.sha256, sizeof digest) != 0)
         return PACK_DAMAGED;
     return pin_file(job, fd, reading->small);
 }
@@ -287,10 +291,10 @@ static char *room_new(size_t size, char **ret_block)
 
 static enum pack_verdict hash_examine(struct hash_job *job, int fd)
 {
-    bool is_small = job->size > 0 && job->size <= PINNED_BYTES_MAX;
-    struct reading reading = {
-        .job = job, .fd = fd, .room_size = job->size < READ_SIZE ? (size_t)job->size + 1 : READ_SIZE
-    };
+    bool is_small = job->file.size > 0 && job->file.size <= PINNED_BYTES_MAX;
+    struct reading reading = { .job = job,
+        .fd = fd,
+        .room_size = job->file.size < READ_SIZE ? (size_t)job->file.size + 1 : READ_SIZE };
     enum pack_verdict verdict = PACK_BUSY;
     char *block;
 
@@ -298,10 +302,10 @@ static enum pack_verdict hash_examine(struct hash_job *job, int fd)
         return PACK_DAMAGED;
     if (!is_settled(job, &job->identity))
         return ++job->settles <= SETTLES_MAX ? PACK_UNSETTLED : PACK_BUSY;
-    if (job->identity.size != job->size)
+    if (job->identity.size != job->file.size)
         return PACK_DAMAGED;
     reading.room = room_new(reading.room_size, &block);
-    reading.small = is_small ? base_alloc((size_t)job->size) : NULL;
+    reading.small = is_small ? base_alloc((size_t)job->file.size) : NULL;
     if (reading.room != NULL && (!is_small || reading.small != NULL))
         verdict = hash_file(job, fd, &reading);
     base_free(reading.small);
@@ -327,107 +331,3 @@ int hash_job_run(void *argument)
         source->close(source->data, fd);
     return (int)verdict;
 }
-
-/* ---- the actor ------------------------------------------------------------------------------ */
-
-enum { TAG_WORK = 1, TAG_SETTLED = 2 };
-
-static void work_drop(void *argument)
-{
-    hash_job_unref(argument);
-}
-
-static int hasher_offload(struct hasher *hasher, struct tr_context *ctx)
-{
-    int rc = tr_offload(ctx, hash_job_run, hash_job_ref(hasher->job), work_drop, TAG_WORK);
-
-    if (rc < 0)
-        hash_job_unref(hasher->job);
-    return rc;
-}
-
-static enum tr_next hasher_report(
-    struct hasher *hasher, struct tr_context *ctx, enum pack_verdict verdict)
-{
-    /* If the verdict cannot be sent, the hasher fails and its watcher learns of that instead. */
-    if (!hasher->has_told && hasher->tell(hasher->data, ctx, hasher->job, verdict) < 0)
-        return TR_FAIL;
-    hasher->has_told = true;
-    return TR_STOP;
-}
-
-static int hasher_start(void *state, struct tr_context *ctx)
-{
-    return hasher_offload(state, ctx);
-}
-
-static enum tr_next hasher_handle(void *state, struct tr_context *ctx, void *message)
-{
-    (void)state;
-    (void)ctx;
-    (void)message;
-    return TR_GO;
-}
-
-static enum tr_next hasher_event(void *state, struct tr_context *ctx, const struct tr_event *event)
-{
-    struct hasher *hasher = state;
-
-    switch (event->tag) {
-    case TAG_WORK:
-        hash_job_unref(hasher->job); /* the work's reference */
-        if (event->status != PACK_UNSETTLED)
-            return hasher_report(
-                hasher, ctx, event->status < 0 ? PACK_BUSY : (enum pack_verdict)event->status);
-        if (tr_after(ctx, hasher->job->wait_ns, TAG_SETTLED, NULL) < 0)
-            return hasher_report(hasher, ctx, PACK_BUSY);
-        break;
-    case TAG_SETTLED:
-        if (hasher_offload(hasher, ctx) < 0)
-            return hasher_report(hasher, ctx, PACK_BUSY);
-        break;
-    default:
-        break;
-    }
-    return TR_GO;
-}
-
-/* Stopped before the verdict: answer, so that the waiters do not wait for ever. */
-static void hasher_stop(void *state, struct tr_context *ctx, enum tr_why why)
-{
-    struct hasher *hasher = state;
-
-    (void)why;
-    atomic_store_explicit(&hasher->job->is_cancelled, true, memory_order_relaxed);
-    (void)hasher_report(hasher, ctx, PACK_BUSY);
-}
-
-static void hasher_finish(void *state)
-{
-    struct hasher *hasher = state;
-
-    atomic_store_explicit(&hasher->job->is_cancelled, true, memory_order_relaxed);
-    hash_job_unref(hasher->job);
-    hasher->job = NULL;
-}
-
-static void hasher_show(const void *state, char *text, size_t size)
-{
-    const struct hash_job *job = ((const struct hasher *)state)->job;
-
-    (void)snprintf(text, size, "%s: %llu of %llu bytes hashed", job->sha256_hex,
-        (unsigned long long)atomic_load_explicit(&job->hashed_bytes, memory_order_relaxed),
-        (unsigned long long)job->size);
-}
-
-const struct tr_type hasher_type = {
-    .name = "hasher",
-    .message_size = sizeof(struct hasher_message),
-    .state_size = sizeof(struct hasher),
-    .start = hasher_start,
-    .handle = hasher_handle,
-    .event = hasher_event,
-    .stop = hasher_stop,
-    .finish = hasher_finish,
-    .show = hasher_show,
-};

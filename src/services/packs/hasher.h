@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hasher.h: hash one file once. An actor runs the work on the blocking pool and reports the verdict;
- * if it fails, the actor that watches it gets TR_EVENT_DOWN. */
+/* hasher.h: hash one file once, on the blocking pool. */
 #ifndef SERVICES_PACKS_HASHER_H
 #define SERVICES_PACKS_HASHER_H
 
@@ -26,16 +25,22 @@ struct hash_source {
 /* Read objects, which must outlive the source. */
 struct hash_source hash_source_of(struct objects *objects);
 
+/* Which file, and what its bytes must be. The key of a flight (integrity.h), so it has no padding. */
+struct hash_file {
+    int64_t key; /* integrity.h */
+    uint64_t size;
+    uint8_t sha256[32];
+};
+
 /* A verified file: its bytes are right as long as its identity does not change. Counted; the last
  * reference closes it. */
 struct pinned_file {
     _Atomic uint32_t refs;
     _Atomic uint32_t is_used; /* since the last eviction; unused files are evicted first */
-    int64_t key;              /* integrity.h */
+    _Atomic uint32_t is_void; /* invalidated or evicted: not sent any more */
     int fd;
+    struct hash_file file;
     struct file_identity identity;
-    uint8_t sha256[32];
-    uint64_t size;
     struct http_frame *bytes; /* the hashed bytes of a small file; NULL: it is large */
     const struct hash_source *source;
 };
@@ -59,46 +64,37 @@ struct hash_job {
     _Atomic uint32_t refs;
     const struct hash_source *source;
     const struct tr_env *env;
-    int64_t key;
-    uint64_t ticket; /* a verdict with another ticket is ignored */
+    struct hash_file file;
     char sha256_hex[65];
-    uint8_t sha256[32];
-    uint64_t size;
     /* A file with this identity is known to be damaged: do not hash it again. */
     bool has_known_bad;
     struct file_identity known_bad;
 
     _Atomic bool is_cancelled;
-    _Atomic uint64_t hashed_bytes; /* shown by the hasher */
+    _Atomic uint64_t hashed_bytes; /* shown by the cache */
 
     /* belongs to the work until it ends */
     uint64_t wait_ns;
     unsigned settles, changes;
     struct file_identity identity;
-    struct pinned_file *pinned; /* PACK_VERIFIED: to be taken by the receiver */
+    struct pinned_file *pinned; /* PACK_VERIFIED */
 
     _Atomic uint32_t *alive; /* counts the jobs that exist */
+
+    /* belongs to the cache */
+    enum { HASH_QUEUED, HASH_RUNNING, HASH_SETTLING, HASH_BAD } state;
+    enum pack_verdict bad_verdict; /* the last verdict if it was bad, else PACK_VERIFIED */
+    tr_reply_handle reply;
+    uint32_t tag; /* of its timer */
+    struct hash_job *next;
 };
-struct hash_job *hash_job_new(_Atomic uint32_t *alive); /* one reference */
+/* Returns one reference, or NULL. */
+struct hash_job *hash_job_create(const struct hash_file *file, const struct hash_source *source,
+    const struct tr_env *env, _Atomic uint32_t *alive);
 struct hash_job *hash_job_ref(struct hash_job *job);
-void hash_job_unref(struct hash_job *job);
+void hash_job_unref(void *job);
 /* Run the work, on the blocking pool. Returns enum pack_verdict. */
 int hash_job_run(void *argument);
-
-/* Report a verdict, in the hasher's turn. If it fails the hasher fails too, and is called again. The
- * job is borrowed. */
-typedef int (*hasher_tell_fn)(
-    void *data, struct tr_context *ctx, struct hash_job *job, enum pack_verdict verdict);
-struct hasher {
-    struct hash_job *job; /* owned */
-    hasher_tell_fn tell;
-    void *data;
-    bool has_told;
-};
-extern const struct tr_type hasher_type;
-struct hasher_message {
-    char unused; /* a hasher takes no messages */
-};
 
 extern struct metric pack_hashes_total, pack_hashed_bytes_total;
 void hasher_metrics(void);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* integrity.c: the cache of verified files.
  *
- *   COLD --query--> QUEUED --room--> HASHING --insert--> VERIFIED | COLD (bad verdict)
- *    ^                 \________________/  \                 |
- *    |___ invalidate, clear (no waiters) ____\____ changed ___|
+ *              room              verdict
+ *   QUEUED ----------> RUNNING ----------> verified: published; bad: BAD; else gone
+ *      ^                |   ^ \
+ *      |__ invalidate __|   |  \__ changed a moment ago __> SETTLING
+ *                           |_____________________________________|
  *
  * Invariants:
- *   1. Every hash draws a ticket when it starts; an entry that is HASHING has exactly one.
- *      Invalidate and Clear take the ticket away, so an Insert that carries it is ignored; entries
- *      with waiters start another hash.
- *   2. An entry has waiters only while QUEUED or HASHING. Each is answered: with the verdict of the
- *      Insert; with PACK_BUSY if no hasher could start or hashers failed TRIES_MAX times; with
- *      PACK_CANCELLED if all waiters gave up. If this actor fails, the runtime answers them.
- *   3. The snapshot holds the VERIFIED entries as of the end of the message that changed them. It
- *      is published before the waiters are answered, so they find their file in it.
- *   4. `running` counts the hashers that have not ended, with or without a ticket. */
+ *   1. A job has the reply to its flight's ask while it is QUEUED, RUNNING or SETTLING. A RUNNING job
+ *      that is cancelled or invalidated loses it (the ask is answered, or moves to a new job), and
+ *      its verdict is ignored.
+ *   2. The snapshot is the only table of verified files. A file leaves it in two steps: it becomes
+ *      void, which cannot fail, and the next view is built without it.
+ *   3. A file is published before its ask is answered, so the askers find it in the snapshot.
+ *   4. `running` counts the jobs that are RUNNING or SETTLING, cancelled ones too. */
 #include "services/packs/integrity.h"
 
 #include <poll.h>
@@ -23,309 +23,386 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/packs/integrity_private.h"
 #include "support/log.h"
 #include "support/metric.h"
 
 enum {
-    TRIES_MAX = 3,
-    SWEEP_MS = 100,
-    TAG_SWEEP = 1, /* the timer's tag; the tag of a watch is the low half of its ticket */
+    BAD_MAX = 256,      /* bad files that are remembered; another one is hashed and logged again */
+    FLIGHTS_MAX = 2048, /* files that are hashed or wait for it */
+    VIEW_MIN = 16,
 };
 
+#define CACHE_HELP "Lookups of files by result."
 static struct metric metrics[] = {
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"hit\"", CACHE_HELP),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"miss\"", CACHE_HELP),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"changed\"", CACHE_HELP),
+    METRIC(GAUGE, "troupe_pack_pinned_files", NULL, "Verified files that are kept open."),
     METRIC(
         COUNTER, "troupe_pack_damaged_total", NULL, "Files found damaged, missing or unreadable."),
     METRIC(GAUGE, "troupe_pack_hashes_in_flight", NULL, "Files being hashed."),
     METRIC(COUNTER, "troupe_pack_late_inserts_total", NULL,
         "Hashes ignored because their file was invalidated meanwhile."),
 };
-enum { DAMAGED, HASHING_NOW, LATE };
+enum { HIT, MISS, CHANGED, PINNED_NOW, DAMAGED, HASHING_NOW, LATE };
 
-/* ---- hashing -------------------------------------------------------------------------------- */
+struct integrity {
+    struct tr_system *system;
+    struct hash_source source;
+    uint32_t hashes_max, pinned_max;
+    struct tr_snapshot *view;
+    _Atomic uint32_t jobs_alive; /* jobs use `source` */
+    tr_sender cache;
+    tr_single_flight_sender flight;
+    struct tr_done *cache_done, *flight_done;
+};
 
-/* Report a verdict, in the hasher's turn. */
-static int send_insert(
-    void *data, struct tr_context *ctx, struct hash_job *job, enum pack_verdict verdict)
+struct cache {
+    struct integrity *integrity;
+    struct hash_job *jobs, **last; /* oldest first */
+    uint32_t running, bad, tag;
+    uint32_t open; /* files in the view */
+    uint32_t hand; /* of the clock algorithm that evicts unused files */
+};
+
+/* ---- the view: a published hash table ------------------------------------------------------- */
+
+struct view {
+    uint32_t mask, count;
+    struct pinned_file *slots[]; /* mask + 1 slots, at most half of them used */
+};
+
+static uint32_t hash_key(int64_t key)
 {
-    struct integrity *integrity = data;
-    struct integrity_message message = {
-        .kind = INTEGRITY_INSERT, .verdict = verdict, .key = job->key, .u.job = hash_job_ref(job)
-    };
-    struct tr_send_options options = { .lane = TR_CONTROL };
+    uint64_t x = (uint64_t)key * UINT64_C(0x9e3779b97f4a7c15);
 
-    int rc = tr_tell_with(integrity->cache, &message, sizeof message, &options);
+    return (uint32_t)(x >> 32);
+}
 
-    (void)ctx;
+static void view_free(void *value)
+{
+    struct view *view = value;
+
+    for (uint32_t i = 0; i <= view->mask; i++)
+        pinned_unref(view->slots[i]);
+    base_free(view);
+}
+
+static bool is_void(const struct pinned_file *pinned)
+{
+    return atomic_load_explicit(&pinned->is_void, memory_order_relaxed) != 0;
+}
+
+static void pinned_void(struct pinned_file *pinned)
+{
+    atomic_store_explicit(&pinned->is_void, 1, memory_order_relaxed);
+}
+
+struct pinned_file *integrity_find(const struct integrity *integrity, const struct hash_file *file)
+{
+    const struct view *view = tr_snapshot_read(integrity->view);
+
+    if (view == NULL)
+        return NULL;
+    for (uint32_t i = hash_key(file->key) & view->mask; view->slots[i] != NULL;
+         i = (i + 1) & view->mask) {
+        struct pinned_file *pinned = view->slots[i];
+
+        if (pinned->file.key == file->key)
+            return memcmp(pinned->file.sha256, file->sha256, 32) == 0 && !is_void(pinned) ? pinned
+                                                                                          : NULL;
+    }
+    return NULL;
+}
+
+struct pinned_file *integrity_warm(const struct integrity *integrity, const struct hash_file *file)
+{
+    struct pinned_file *pinned = integrity_find(integrity, file);
+
+    if (pinned == NULL) {
+        metric_add(&metrics[MISS], 1);
+        return NULL;
+    }
+    if (!pinned_is_same(pinned)) {
+        metric_add(&metrics[CHANGED], 1);
+        return NULL;
+    }
+    metric_add(&metrics[HIT], 1);
+    if (atomic_load_explicit(&pinned->is_used, memory_order_relaxed) == 0)
+        atomic_store_explicit(&pinned->is_used, 1, memory_order_relaxed);
+    return pinned_ref(pinned);
+}
+
+static void view_put(struct view *view, struct pinned_file *pinned)
+{
+    uint32_t at = hash_key(pinned->file.key) & view->mask;
+
+    while (view->slots[at] != NULL)
+        at = (at + 1) & view->mask;
+    view->slots[at] = pinned_ref(pinned);
+    view->count++;
+}
+
+/* Publish the files that are not void, and one more (NULL: none). */
+static int view_publish(struct cache *cache, struct pinned_file *added)
+{
+    const struct view *old = tr_snapshot_read(cache->integrity->view);
+    uint32_t size = VIEW_MIN;
+    struct view *view;
+    int rc;
+
+    while (old != NULL && size < (old->count + 1) * 2)
+        size *= 2;
+    view = base_calloc(sizeof *view + size * sizeof view->slots[0]);
+    if (view == NULL)
+        return TR_ENOMEM;
+    view->mask = size - 1;
+    for (uint32_t i = 0; old != NULL && i <= old->mask; i++)
+        if (old->slots[i] != NULL && !is_void(old->slots[i]))
+            view_put(view, old->slots[i]);
+    if (added != NULL)
+        view_put(view, added);
+    cache->open = view->count;
+    rc = tr_snapshot_publish(cache->integrity->view, view);
     if (rc < 0)
-        hash_job_unref(job);
+        view_free(view);
+    else
+        metric_set(&metrics[PINNED_NOW], cache->open);
     return rc;
 }
 
-static void answer_all(struct entry *entry, enum pack_verdict verdict)
+/* Void the first file that was not used since the hand passed it. If all are in use, void any. */
+static void view_evict(struct cache *cache, const struct view *view)
 {
-    for (uint32_t i = 0; i < entry->waiter_count; i++)
-        (void)tr_reply_send(&entry->waiters[i], 0, &verdict, sizeof verdict);
-    base_free(entry->waiters);
-    entry->waiters = NULL;
-    entry->waiter_count = entry->waiter_capacity = 0;
+    uint32_t looks = 0, size = view->mask + 1;
+
+    for (;; cache->hand++) {
+        struct pinned_file *pinned = view->slots[cache->hand & view->mask];
+
+        looks++;
+        if (pinned == NULL || is_void(pinned))
+            continue;
+        if (atomic_exchange_explicit(&pinned->is_used, 0, memory_order_relaxed) != 0 &&
+            looks <= 2 * size)
+            continue;
+        pinned_void(pinned);
+        return;
+    }
 }
 
-static struct hash_job *job_for(const struct cache *cache, const struct entry *entry)
+/* Publish a file in place of the one with its key. */
+static int view_add(struct cache *cache, struct pinned_file *added)
 {
-    static const char digits[] = "0123456789abcdef";
-    struct integrity *integrity = cache->integrity;
-    struct hash_job *job = hash_job_new(&integrity->jobs_alive);
+    const struct view *view = tr_snapshot_read(cache->integrity->view);
+    uint32_t count = 0;
 
-    if (job == NULL)
-        return NULL;
-    job->source = &integrity->source;
-    job->env = integrity->env;
-    job->key = entry->key;
-    job->ticket = atomic_fetch_add_explicit(&integrity->ticket, 1, memory_order_relaxed) + 1;
-    job->size = entry->size;
-    job->has_known_bad = entry->has_known_bad;
-    job->known_bad = entry->known_bad;
-    memcpy(job->sha256, entry->sha256, sizeof job->sha256);
-    for (size_t i = 0; i < 32; i++) {
-        job->sha256_hex[i * 2] = digits[entry->sha256[i] >> 4];
-        job->sha256_hex[i * 2 + 1] = digits[entry->sha256[i] & 15];
+    for (uint32_t i = 0; view != NULL && i <= view->mask; i++) {
+        struct pinned_file *pinned = view->slots[i];
+
+        if (pinned != NULL && pinned->file.key == added->file.key)
+            pinned_void(pinned);
+        count += pinned != NULL && !is_void(pinned);
     }
+    for (; count >= cache->integrity->pinned_max; count--)
+        view_evict(cache, view);
+    return view_publish(cache, added);
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+static bool is_cancelled(const struct hash_job *job)
+{
+    return atomic_load_explicit(&job->is_cancelled, memory_order_relaxed);
+}
+
+static void job_add(struct cache *cache, struct hash_job *job, tr_reply_handle reply)
+{
+    job->reply = reply;
+    job->tag = ++cache->tag;
+    *cache->last = job;
+    cache->last = &job->next;
+}
+
+static void job_set_state(struct cache *cache, struct hash_job *job, int state)
+{
+    cache->running -= job->state == HASH_RUNNING || job->state == HASH_SETTLING;
+    cache->running += state == HASH_RUNNING || state == HASH_SETTLING;
+    cache->bad -= job->state == HASH_BAD;
+    cache->bad += state == HASH_BAD;
+    job->state = state;
+    metric_set(&metrics[HASHING_NOW], cache->running);
+}
+
+static void job_remove(struct cache *cache, struct hash_job *job)
+{
+    struct hash_job **link = &cache->jobs;
+
+    tr_assert(job->reply.reply == NULL); /* invariant 1 */
+    job_set_state(cache, job, HASH_QUEUED);
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+    if (cache->last == &job->next)
+        cache->last = link;
+    hash_job_unref(job);
+}
+
+static void job_reply(struct hash_job *job, enum pack_verdict verdict)
+{
+    (void)tr_reply_send(&job->reply, 0, &verdict, sizeof verdict);
+    job->reply = (tr_reply_handle){ 0 };
+}
+
+/* Answer the ask. The cache remembers a bad file, and forgets any other job. */
+static void job_end(struct cache *cache, struct hash_job *job, enum pack_verdict verdict)
+{
+    job_reply(job, verdict);
+    if (job->bad_verdict == PACK_VERIFIED) {
+        job_remove(cache, job);
+        return;
+    }
+    job_set_state(cache, job, HASH_BAD);
+    if (cache->bad > BAD_MAX) {
+        for (job = cache->jobs; job->state != HASH_BAD;)
+            job = job->next;
+        job_remove(cache, job);
+    }
+}
+
+/* Ignore what a job finds out; its ask was answered or moved. */
+static void job_disown(struct cache *cache, struct hash_job *job)
+{
+    job->reply = (tr_reply_handle){ 0 };
+    if (job->state == HASH_RUNNING)
+        atomic_store_explicit(&job->is_cancelled, true, memory_order_relaxed);
+    else
+        job_remove(cache, job);
+}
+
+/* Find the job of a file: the BAD one, or the one that has its ask. */
+static struct hash_job *job_find(
+    const struct cache *cache, const struct hash_file *file, bool is_bad)
+{
+    struct hash_job *job = cache->jobs;
+
+    while (job != NULL && ((job->state == HASH_BAD) != is_bad || is_cancelled(job) ||
+                              memcmp(&job->file, file, sizeof *file) != 0))
+        job = job->next;
     return job;
 }
 
-static int start_hasher(struct cache *cache, struct tr_context *ctx, struct entry *entry)
+static struct hash_job *job_for(const struct cache *cache, const struct hash_file *file)
 {
-    struct hash_job *job = job_for(cache, entry);
-    struct hasher hasher = { .job = job, .tell = send_insert, .data = cache->integrity };
-    struct tr_spawn_options options = { .owner = "integrity" };
-    int rc;
+    struct integrity *integrity = cache->integrity;
 
-    tr_assert(entry->state == COLD);
-    tr_assert(entry->job == NULL); /* invariant 1 */
-    if (job == NULL)
-        return TR_ENOMEM;
-    hash_job_ref(job); /* the hasher's reference */
-    rc = tr_spawn(cache->integrity->system, &hasher_type, &hasher, &options, &entry->hasher);
-    if (rc < 0) {
-        hash_job_unref(job);
-        hash_job_unref(job);
-        return rc;
-    }
-    rc = tr_watch(ctx, tr_sender_weaken(entry->hasher), (uint32_t)job->ticket);
-    if (rc < 0) { /* its failure would go unnoticed */
-        atomic_store_explicit(&job->is_cancelled, true, memory_order_relaxed);
-        hash_job_unref(job);
-        tr_sender_drop(&entry->hasher);
-        return rc;
-    }
-    entry->job = job;
-    entry->ticket = job->ticket;
-    entry->state = HASHING;
-    if (cache->integrity->on_hash != NULL)
-        cache->integrity->on_hash(
-            cache->integrity->on_hash_data, entry->key, tr_sender_weaken(entry->hasher));
-    cache->running++;
-    metric_set(&metrics[HASHING_NOW], cache->running);
-    return 0;
+    return hash_job_create(
+        file, &integrity->source, tr_system_env(integrity->system), &integrity->jobs_alive);
 }
 
-static void sweep_later(struct cache *cache, struct tr_context *ctx)
+static void job_run(struct cache *cache, struct tr_context *ctx, struct hash_job *job)
 {
-    if (!cache->is_sweeping)
-        cache->is_sweeping = tr_after(ctx, TR_MILLISECONDS(SWEEP_MS), TAG_SWEEP, NULL) == 0;
+    tr_assert(job->state == HASH_QUEUED || job->state == HASH_SETTLING);
+    if (tr_offload(ctx, hash_job_run, hash_job_ref(job), hash_job_unref, 0) < 0) {
+        hash_job_unref(job);
+        job->bad_verdict = PACK_VERIFIED;
+        job_end(cache, job, PACK_BUSY);
+        return;
+    }
+    job_set_state(cache, job, HASH_RUNNING);
 }
 
 static void run_queue(struct cache *cache, struct tr_context *ctx)
 {
-    while (cache->queue != NULL && cache->running < cache->integrity->hashes_max) {
-        struct entry *entry = cache->queue;
+    struct hash_job *next;
 
-        tr_assert(entry->state == QUEUED);
-        integrity_dequeue(cache, entry);
-        entry->state = COLD;
-        if (start_hasher(cache, ctx, entry) < 0) {
-            answer_all(entry, PACK_BUSY);
-            integrity_forget(cache, entry);
-        }
+    for (struct hash_job *job = cache->jobs;
+         job != NULL && cache->running < cache->integrity->hashes_max; job = next) {
+        next = job->next;
+        if (job->state == HASH_QUEUED)
+            job_run(cache, ctx, job);
     }
-    if (cache->running > 0 || cache->queue != NULL)
-        sweep_later(cache, ctx);
 }
 
-static void enqueue_entry(struct cache *cache, struct entry *entry)
-{
-    tr_assert(entry->state == COLD);
-    entry->state = QUEUED;
-    entry->queue_next = NULL;
-    *cache->queue_last = entry;
-    cache->queue_last = &entry->queue_next;
-}
-
-/* ---- the messages --------------------------------------------------------------------------- */
-
-static bool add_waiter(const struct cache *cache, struct tr_context *ctx, struct entry *entry)
-{
-    tr_reply_handle handle;
-
-    if (entry->waiter_count == cache->integrity->waiters_max)
-        return false;
-    if (entry->waiter_count == entry->waiter_capacity) {
-        uint32_t capacity = entry->waiter_capacity == 0 ? 4 : entry->waiter_capacity * 2;
-        tr_reply_handle *waiters = base_realloc(entry->waiters, capacity * sizeof *waiters);
-
-        if (waiters == NULL)
-            return false;
-        entry->waiters = waiters;
-        entry->waiter_capacity = capacity;
-    }
-    handle = tr_reply_take(ctx);
-    if (handle.reply == NULL)
-        return false;
-    entry->waiters[entry->waiter_count++] = handle;
-    return true;
-}
+/* ---- messages ------------------------------------------------------------------------------- */
 
 static void reply_verdict(struct tr_context *ctx, enum pack_verdict verdict)
 {
     (void)tr_reply(ctx, 0, &verdict, sizeof verdict);
 }
 
-static void handle_query(
-    struct cache *cache, struct tr_context *ctx, const struct integrity_message *message)
+static void handle_verify(struct cache *cache, struct tr_context *ctx, const struct hash_file *file)
 {
-    struct entry *entry;
+    const struct pinned_file *pinned = integrity_find(cache->integrity, file);
+    struct hash_job *job, *bad;
+    tr_reply_handle reply;
 
-    if (!tr_is_asked(ctx))
+    if (pinned != NULL && pinned_is_same(pinned)) {
+        reply_verdict(ctx, PACK_VERIFIED);
         return;
-    entry = integrity_obtain(cache, message->key);
-    if (entry == NULL) {
+    }
+    job = job_for(cache, file);
+    reply = job == NULL ? (tr_reply_handle){ 0 } : tr_reply_take(ctx);
+    if (reply.reply == NULL) {
+        hash_job_unref(job);
         reply_verdict(ctx, PACK_BUSY);
         return;
     }
-    if (entry->state == VERIFIED) {
-        if (memcmp(entry->sha256, message->u.query.sha256, 32) == 0 &&
-            pinned_is_same(entry->pinned)) {
-            reply_verdict(ctx, PACK_VERIFIED);
-            return;
-        }
-        integrity_unpin(cache, entry);
+    bad = job_find(cache, file, true);
+    if (bad != NULL) {
+        job->bad_verdict = bad->bad_verdict;
+        job->has_known_bad = bad->bad_verdict == PACK_DAMAGED;
+        job->known_bad = bad->identity;
+        job_remove(cache, bad);
     }
-    if (!add_waiter(cache, ctx, entry)) {
-        reply_verdict(ctx, PACK_BUSY);
-        if (entry->state == COLD)
-            integrity_forget(cache, entry);
+    job_add(cache, job, reply);
+}
+
+static void handle_cancel(struct cache *cache, const struct hash_file *file)
+{
+    struct hash_job *job = job_find(cache, file, false);
+
+    if (job == NULL)
+        return;
+    job_reply(job, PACK_CANCELLED);
+    job_disown(cache, job);
+}
+
+/* Forget what is known. The ask of a RUNNING job moves to a job that starts after this. */
+static void job_invalidate(struct cache *cache, struct hash_job *job)
+{
+    struct hash_job *fresh;
+
+    if (job->state != HASH_RUNNING) {
+        job->has_known_bad = false;
+        if (job->state == HASH_BAD)
+            job_remove(cache, job);
         return;
     }
-    if (entry->state == HASHING &&
-        memcmp(entry->sha256, message->u.query.sha256, sizeof entry->sha256) != 0) {
-        integrity_disown(entry); /* the version has other bytes now */
-        entry->state = COLD;
-    }
-    memcpy(entry->sha256, message->u.query.sha256, sizeof entry->sha256);
-    entry->size = message->u.query.size;
-    if (entry->state != COLD)
+    if (is_cancelled(job))
         return;
-    entry->tries = 0;
-    enqueue_entry(cache, entry);
-    run_queue(cache, ctx);
+    fresh = job_for(cache, &job->file);
+    if (fresh == NULL)
+        job_reply(job, PACK_BUSY);
+    else
+        job_add(cache, fresh, job->reply);
+    job_disown(cache, job);
 }
 
-static void settle_entry(
-    struct cache *cache, struct entry *entry, const struct integrity_message *message)
+/* Of a version, or of all of them (NULL). */
+static void handle_invalidate(struct cache *cache, const int64_t *version_id)
 {
-    struct hash_job *job = message->u.job;
-    enum pack_verdict verdict = message->verdict;
+    const struct view *view = tr_snapshot_read(cache->integrity->view);
+    struct hash_job *next;
 
-    tr_assert(entry->state == HASHING);
-    tr_assert(entry->pinned == NULL);
-    integrity_disown(entry);
-    entry->state = COLD;
-    entry->has_known_bad = false;
-    if (verdict == PACK_VERIFIED) {
-        entry->pinned = job->pinned;
-        job->pinned = NULL;
-        tr_assert(entry->pinned != NULL);
-        entry->state = VERIFIED;
-        cache->pinned_count++;
-        cache->is_changed = true;
-    } else if (verdict == PACK_DAMAGED) {
-        entry->has_known_bad = true;
-        entry->known_bad = job->identity;
-    }
-    if (verdict == PACK_DAMAGED || verdict == PACK_MISSING || verdict == PACK_UNREADABLE) {
-        metric_add(&metrics[DAMAGED], 1);
-        /* Log once for a file, however often it is requested. */
-        if (entry->bad_verdict != verdict)
-            LOG(LOG_ERROR, "packs", "an object is damaged, missing or unreadable",
-                LOG_TEXT("object", job->sha256_hex),
-                LOG_TEXT("verdict", verdict == PACK_DAMAGED   ? "damaged"
-                                    : verdict == PACK_MISSING ? "missing"
-                                                              : "unreadable"));
-        entry->bad_verdict = verdict;
-    } else {
-        entry->bad_verdict = PACK_VERIFIED;
-    }
-    integrity_evict(cache);
-}
-
-static void handle_insert(struct cache *cache, const struct integrity_message *message)
-{
-    struct entry *entry = integrity_entry(cache, message->key);
-
-    if (entry == NULL || entry->state != HASHING || entry->ticket != message->u.job->ticket) {
-        metric_add(&metrics[LATE], 1);
-        hash_job_unref(message->u.job);
-        return;
-    }
-    settle_entry(cache, entry, message);
-    integrity_publish(cache);
-    answer_all(entry, message->verdict);
-    hash_job_unref(message->u.job);
-    /* Keep the entry of a bad file: it remembers the verdict. Each key is a file of a version, so
-     * such entries are few. */
-    if (entry->state == COLD && entry->bad_verdict == PACK_VERIFIED)
-        integrity_forget(cache, entry);
-}
-
-/* Forget the verdict. Waiters get a hash that starts after this. */
-static void invalidate_entry(struct cache *cache, struct entry *entry)
-{
-    if (entry->state == VERIFIED)
-        integrity_unpin(cache, entry);
-    entry->has_known_bad = false;
-    if (entry->state == HASHING) {
-        integrity_disown(entry);
-        entry->state = COLD;
-        if (entry->waiter_count > 0) {
-            entry->tries = 0;
-            enqueue_entry(cache, entry);
-        }
-    }
-    if (entry->state == COLD)
-        integrity_forget(cache, entry);
-}
-
-static void handle_invalidate(struct cache *cache, int64_t version_id)
-{
-    for (int coding = 0; coding < PACK_CODINGS; coding++) {
-        struct entry *entry =
-            integrity_entry(cache, integrity_key(version_id, (enum pack_coding)coding));
-
-        if (entry != NULL)
-            invalidate_entry(cache, entry);
-    }
-}
-
-static void handle_clear(struct cache *cache)
-{
-    for (uint32_t i = 0; i < cache->chain_count; i++) {
-        struct entry *next;
-
-        for (struct entry *entry = cache->chains[i]; entry != NULL; entry = next) {
-            next = entry->next;
-            invalidate_entry(cache, entry);
-        }
+    for (uint32_t i = 0; view != NULL && i <= view->mask; i++)
+        if (view->slots[i] != NULL &&
+            (version_id == NULL || view->slots[i]->file.key / 4 == *version_id))
+            pinned_void(view->slots[i]);
+    (void)view_publish(cache, NULL); /* if it fails, void files stay open until the next one */
+    for (struct hash_job *job = cache->jobs; job != NULL; job = next) {
+        next = job->next;
+        if (version_id == NULL || job->file.key / 4 == *version_id)
+            job_invalidate(cache, job);
     }
 }
 
@@ -335,100 +412,89 @@ static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *byte
     const struct integrity_message *message = bytes;
 
     switch (message->kind) {
-    case INTEGRITY_QUERY:
-        handle_query(cache, ctx, message);
+    case INTEGRITY_VERIFY:
+        handle_verify(cache, ctx, &message->file);
         break;
-    case INTEGRITY_INSERT:
-        handle_insert(cache, message);
+    case INTEGRITY_CANCEL:
+        handle_cancel(cache, &message->file);
         break;
     case INTEGRITY_INVALIDATE:
-        handle_invalidate(cache, message->key);
+        handle_invalidate(cache, &message->file.key);
         break;
     case INTEGRITY_CLEAR:
-        handle_clear(cache);
+        handle_invalidate(cache, NULL);
         break;
     }
-    if (cache->is_changed)
-        integrity_publish(cache);
-    if (message->kind != INTEGRITY_QUERY && message->kind != INTEGRITY_INSERT) {
-        run_queue(cache, ctx);
-        if (tr_is_asked(ctx))
-            (void)tr_reply(ctx, 0, NULL, 0);
-    }
+    run_queue(cache, ctx);
+    if (message->kind != INTEGRITY_VERIFY)
+        (void)tr_reply(ctx, 0, NULL, 0);
     return TR_GO;
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
 
-static bool is_waited_for(const struct entry *entry)
+/* Log once for a file, however often it is requested. */
+static void note_bad(struct hash_job *job, enum pack_verdict verdict)
 {
-    for (uint32_t i = 0; i < entry->waiter_count; i++)
-        if (!tr_reply_is_cancelled(entry->waiters[i]))
-            return true;
-    return false;
+    static const char *const names[] = {
+        [PACK_DAMAGED] = "damaged", [PACK_MISSING] = "missing", [PACK_UNREADABLE] = "unreadable"
+    };
+
+    metric_add(&metrics[DAMAGED], 1);
+    if (job->bad_verdict != verdict)
+        LOG(LOG_ERROR, "packs", "an object is damaged, missing or unreadable",
+            LOG_TEXT("object", job->sha256_hex), LOG_TEXT("verdict", names[verdict]));
+    job->bad_verdict = verdict;
 }
 
-/* Cancel the hashes that have no waiters left. */
-static void cancel_unwanted(struct cache *cache, struct tr_context *ctx)
+static void job_settle(struct cache *cache, struct hash_job *job, enum pack_verdict verdict)
 {
-    cache->is_sweeping = false;
-    for (uint32_t i = 0; i < cache->chain_count; i++) {
-        struct entry *next;
+    tr_assert((verdict == PACK_VERIFIED) == (job->pinned != NULL));
+    if (verdict == PACK_VERIFIED && view_add(cache, job->pinned) < 0)
+        verdict = PACK_BUSY;
+    if (verdict == PACK_DAMAGED || verdict == PACK_MISSING || verdict == PACK_UNREADABLE)
+        note_bad(job, verdict);
+    else
+        job->bad_verdict = PACK_VERIFIED;
+    job_end(cache, job, verdict);
+}
 
-        for (struct entry *entry = cache->chains[i]; entry != NULL; entry = next) {
-            next = entry->next;
-            if ((entry->state != QUEUED && entry->state != HASHING) || is_waited_for(entry))
-                continue;
-            if (entry->state == QUEUED)
-                integrity_dequeue(cache, entry);
-            else
-                integrity_disown(entry);
-            entry->state = COLD;
-            answer_all(entry, PACK_CANCELLED);
-            integrity_forget(cache, entry);
-        }
+static void on_work(struct cache *cache, struct tr_context *ctx, struct hash_job *job, int status)
+{
+    enum pack_verdict verdict = status < 0 ? PACK_BUSY : (enum pack_verdict)status;
+
+    tr_assert(job->state == HASH_RUNNING);
+    hash_job_unref(job); /* the work's reference */
+    if (is_cancelled(job)) {
+        metric_add(&metrics[LATE], 1);
+        job_remove(cache, job);
+    } else if (verdict != PACK_UNSETTLED) {
+        job_settle(cache, job, verdict);
+    } else if (tr_after(ctx, job->wait_ns, job->tag, NULL) < 0) {
+        job_settle(cache, job, PACK_BUSY);
+    } else {
+        job_set_state(cache, job, HASH_SETTLING);
     }
-    run_queue(cache, ctx);
 }
 
-static struct entry *find_ticket(const struct cache *cache, uint32_t tag)
+/* The job may have been cancelled meanwhile. */
+static void on_settled(struct cache *cache, struct tr_context *ctx, uint32_t tag)
 {
-    for (uint32_t i = 0; i < cache->chain_count; i++)
-        for (struct entry *entry = cache->chains[i]; entry != NULL; entry = entry->next)
-            if (entry->state == HASHING && (uint32_t)entry->ticket == tag)
-                return entry;
-    return NULL;
-}
+    struct hash_job *job = cache->jobs;
 
-/* A hasher that ended normally has sent its Insert, which arrives before this event: both use the
- * control lane. If the entry still waits for it, the hasher failed, and another one starts. */
-static void on_hasher_down(
-    struct cache *cache, struct tr_context *ctx, const struct tr_event *event)
-{
-    struct entry *entry = find_ticket(cache, event->tag);
-
-    tr_assert(cache->running > 0);
-    cache->running--;
-    metric_set(&metrics[HASHING_NOW], cache->running);
-    if (entry != NULL) {
-        integrity_disown(entry);
-        entry->state = COLD;
-        if (++entry->tries < TRIES_MAX) {
-            enqueue_entry(cache, entry);
-        } else {
-            answer_all(entry, PACK_BUSY);
-            integrity_forget(cache, entry);
-        }
-    }
-    run_queue(cache, ctx);
+    while (job != NULL && (job->state != HASH_SETTLING || job->tag != tag))
+        job = job->next;
+    if (job != NULL)
+        job_run(cache, ctx, job);
 }
 
 static enum tr_next cache_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    if (event->kind == TR_EVENT_DOWN)
-        on_hasher_down(state, ctx, event);
+    if (event->kind == TR_EVENT_WORK)
+        on_work(state, ctx, (struct hash_job *)(uintptr_t)event->value, event->status);
     else if (event->kind == TR_EVENT_TIMER)
-        cancel_unwanted(state, ctx);
+        on_settled(state, ctx, event->tag);
+    run_queue(state, ctx);
     return TR_GO;
 }
 
@@ -439,24 +505,38 @@ static int cache_start(void *state, struct tr_context *ctx)
     struct cache *cache = state;
 
     (void)ctx;
-    cache->queue_last = &cache->queue;
+    cache->last = &cache->jobs;
     /* After a restart no file is verified. */
-    integrity_publish(cache);
-    return cache->is_changed ? TR_ENOMEM : 0;
+    handle_invalidate(cache, NULL);
+    return 0;
+}
+
+/* End the hashes, for which the actor waits. */
+static void cache_stop(void *state, struct tr_context *ctx, enum tr_why why)
+{
+    struct cache *cache = state;
+    struct hash_job *next;
+
+    (void)ctx;
+    (void)why;
+    for (struct hash_job *job = cache->jobs; job != NULL; job = next) {
+        next = job->next;
+        job_reply(job, PACK_BUSY);
+        job_disown(cache, job);
+    }
 }
 
 static void cache_finish(void *state)
 {
     struct cache *cache = state;
 
-    for (uint32_t i = 0; i < cache->chain_count; i++)
-        while (cache->chains[i] != NULL) {
-            struct entry *entry = cache->chains[i];
+    while (cache->jobs != NULL) {
+        struct hash_job *job = cache->jobs;
 
-            cache->chains[i] = entry->next;
-            integrity_entry_free(entry);
-        }
-    base_free(cache->chains);
+        cache->jobs = job->next;
+        atomic_store_explicit(&job->is_cancelled, true, memory_order_relaxed);
+        hash_job_unref(job);
+    }
     *cache = (struct cache){ .integrity = cache->integrity };
 }
 
@@ -467,17 +547,9 @@ static int cache_reset(void *state, enum tr_why why)
     return 0;
 }
 
-static void integrity_message_drop(void *bytes)
-{
-    const struct integrity_message *message = bytes;
-
-    if (message->kind == INTEGRITY_INSERT)
-        hash_job_unref(message->u.job);
-}
-
 static const char *integrity_message_name(const void *bytes)
 {
-    static const char *const names[] = { "query", "insert", "invalidate", "clear" };
+    static const char *const names[] = { "verify", "cancel", "invalidate", "clear" };
 
     return names[((const struct integrity_message *)bytes)->kind];
 }
@@ -485,9 +557,16 @@ static const char *integrity_message_name(const void *bytes)
 static void cache_show(const void *state, char *text, size_t size)
 {
     const struct cache *cache = state;
+    int used = snprintf(text, size, "%u files open, %u known to be bad, %u being hashed",
+        cache->open, cache->bad, cache->running);
 
-    (void)snprintf(text, size, "%u files known, %u open, %u being hashed", cache->count,
-        cache->pinned_count, cache->running);
+    for (const struct hash_job *job = cache->jobs; job != NULL && used > 0 && (size_t)used < size;
+         job = job->next)
+        if (job->state == HASH_RUNNING)
+            used += snprintf(text + used, size - (size_t)used, "; %s: %llu of %llu bytes hashed%s",
+                job->sha256_hex,
+                (unsigned long long)atomic_load_explicit(&job->hashed_bytes, memory_order_relaxed),
+                (unsigned long long)job->file.size, is_cancelled(job) ? ", cancelled" : "");
 }
 
 static const struct tr_type cache_type = {
@@ -497,18 +576,72 @@ static const struct tr_type cache_type = {
     .start = cache_start,
     .handle = cache_handle,
     .event = cache_event,
+    .stop = cache_stop,
     .finish = cache_finish,
     .reset = cache_reset,
-    .message_drop = integrity_message_drop,
     .message_name = integrity_message_name,
     .show = cache_show,
 };
 
-static void integrity_free(struct integrity *integrity)
+/* ---- the flight ----------------------------------------------------------------------------- */
+
+static int write_verify(void *data, const void *key, size_t key_size, void *message)
 {
-    if (integrity->view != NULL)
-        tr_snapshot_destroy(&integrity->view);
-    base_free(integrity);
+    struct integrity_message *verify = message;
+
+    (void)data;
+    tr_assert(key_size == sizeof verify->file);
+    *verify = (struct integrity_message){ .kind = INTEGRITY_VERIFY };
+    memcpy(&verify->file, key, sizeof verify->file);
+    return 0;
+}
+
+/* If this cannot be sent, the hash goes on to its end. */
+static void tell_cancel(void *data, const void *key, size_t key_size)
+{
+    const struct integrity *integrity = data;
+    struct integrity_message message;
+
+    (void)write_verify(data, key, key_size, &message);
+    message.kind = INTEGRITY_CANCEL;
+    (void)tr_tell(integrity->cache, &message, sizeof message);
+}
+
+static int flight_start(struct integrity *integrity, const struct integrity_options *options,
+    struct tr_spawn_options spawn)
+{
+    struct tr_single_flight_options flight = {
+        .source = tr_sender_clone(integrity->cache, "packs flight"),
+        .request = write_verify,
+        .source_message_size = sizeof(struct integrity_message),
+        .cancel = tell_cancel,
+        .data = integrity,
+        .flights_max = FLIGHTS_MAX,
+        .waiters_max = options->waiters_max == 0 ? TR_CAPACITY_MAX : options->waiters_max,
+    };
+    int rc;
+
+    spawn.name = "packs flight";
+    spawn.ret_done = &integrity->flight_done;
+    rc = tr_single_flight_spawn(integrity->system, &flight, &spawn, &integrity->flight);
+    if (rc < 0)
+        tr_sender_drop(&flight.source);
+    return rc;
+}
+
+static int actors_start(struct integrity *integrity, const struct integrity_options *options)
+{
+    struct tr_spawn_options spawn = { .name = "packs integrity",
+        .owner = "packs",
+        .ret_done = &integrity->cache_done,
+        .supervisor = options->supervisor,
+        .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } };
+    int rc = tr_snapshot_create(integrity->system, view_free, &integrity->view);
+
+    if (rc == 0)
+        rc = tr_spawn(integrity->system, &cache_type, &(struct cache){ .integrity = integrity },
+            &spawn, &integrity->cache);
+    return rc < 0 ? rc : flight_start(integrity, options, spawn);
 }
 
 int integrity_start(struct tr_system *system, const struct integrity_options *options,
@@ -520,33 +653,28 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
     if (integrity == NULL)
         return TR_ENOMEM;
     hasher_metrics();
-    integrity_table_metrics();
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     integrity->system = system;
-    integrity->env = tr_system_env(system);
     integrity->source = options->source;
     integrity->hashes_max = options->hashes_max == 0 ? 2 : options->hashes_max;
     integrity->pinned_max = options->pinned_max == 0 ? 1024 : options->pinned_max;
-    integrity->waiters_max = options->waiters_max == 0 ? 16000 : options->waiters_max;
-    integrity->on_hash = options->on_hash;
-    integrity->on_hash_data = options->on_hash_data;
-    rc = tr_snapshot_create(system, integrity_view_free, &integrity->view);
-    if (rc == 0)
-        rc = tr_spawn(system, &cache_type, &(struct cache){ .integrity = integrity },
-            &(struct tr_spawn_options){ .name = "packs integrity",
-                .owner = "packs",
-                .ret_done = &integrity->done,
-                .supervisor = options->supervisor,
-                .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } },
-            &integrity->cache);
-    if (rc < 0) {
-        integrity_free(integrity);
-        return rc;
-    }
-    *ret_integrity = integrity;
-    return 0;
+    rc = actors_start(integrity, options);
+    if (rc < 0)
+        integrity_stop(&integrity);
+    else
+        *ret_integrity = integrity;
+    return rc;
 }
 
+static void actor_stop(tr_sender sender, struct tr_done **done)
+{
+    if (*done == NULL)
+        return;
+    (void)tr_stop(tr_sender_weaken(sender));
+    (void)tr_done_wait(done, NULL, NULL, 0);
+}
+
+/* The cache first: its end answers the asks of the flight. */
 void integrity_stop(struct integrity **integrity)
 {
     struct integrity *old = *integrity;
@@ -554,15 +682,24 @@ void integrity_stop(struct integrity **integrity)
     if (old == NULL)
         return;
     *integrity = NULL;
-    (void)tr_stop(tr_sender_weaken(old->cache));
-    (void)tr_done_wait(&old->done, NULL, NULL, 0);
-    /* Cancelled hashes end within one read; until then their actors may send. Pairs with the
-     * release in hash_job_unref. */
+    actor_stop(old->cache, &old->cache_done);
+    actor_stop(old->flight.raw, &old->flight_done);
+    /* Cancelled hashes end within one read. Pairs with the release in hash_job_unref. */
     while (atomic_load_explicit(&old->jobs_alive, memory_order_acquire) > 0 &&
            tr_system_workers(old->system) > 0)
         (void)poll(NULL, 0, 1);
+    tr_single_flight_drop(&old->flight);
     tr_sender_drop(&old->cache);
-    integrity_free(old);
+    if (old->view != NULL)
+        tr_snapshot_destroy(&old->view);
+    base_free(old);
+}
+
+/* ---- senders -------------------------------------------------------------------------------- */
+
+tr_single_flight_sender integrity_flight(const struct integrity *integrity)
+{
+    return integrity->flight;
 }
 
 tr_sender integrity_sender(const struct integrity *integrity)
@@ -570,30 +707,20 @@ tr_sender integrity_sender(const struct integrity *integrity)
     return integrity->cache;
 }
 
-struct integrity_message integrity_query(int64_t key, const uint8_t sha256[32], uint64_t size)
-{
-    struct integrity_message message = { .kind = INTEGRITY_QUERY, .key = key };
-
-    message.u.query.size = size;
-    memcpy(message.u.query.sha256, sha256, 32);
-    return message;
-}
-
-static int integrity_tell(
-    const struct integrity *integrity, const struct integrity_message *message)
+static int integrity_tell(const struct integrity *integrity, struct integrity_message message)
 {
     struct tr_send_options options = { .lane = TR_CONTROL };
 
-    return tr_tell_with(integrity->cache, message, sizeof *message, &options);
+    return tr_tell_with(integrity->cache, &message, sizeof message, &options);
 }
 
 int integrity_invalidate(const struct integrity *integrity, int64_t version_id)
 {
-    return integrity_tell(
-        integrity, &(struct integrity_message){ .kind = INTEGRITY_INVALIDATE, .key = version_id });
+    return integrity_tell(integrity,
+        (struct integrity_message){ .kind = INTEGRITY_INVALIDATE, .file.key = version_id });
 }
 
 int integrity_clear(const struct integrity *integrity)
 {
-    return integrity_tell(integrity, &(struct integrity_message){ .kind = INTEGRITY_CLEAR });
+    return integrity_tell(integrity, (struct integrity_message){ .kind = INTEGRITY_CLEAR });
 }

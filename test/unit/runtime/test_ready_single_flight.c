@@ -403,6 +403,78 @@ TEST(single_flight, the_first_askers_deadline_does_not_end_it_for_the_others)
     end(&test);
 }
 
+/* ---- nobody waits --------------------------------------------------------------------------- */
+
+struct cancels {
+    uint32_t count;
+    char key[24]; /* the last one */
+};
+
+static void note_cancel(void *data, const void *key, size_t key_size)
+{
+    struct cancels *cancels = data;
+
+    cancels->count++;
+    CHECK(key_size < sizeof cancels->key);
+    memcpy(cancels->key, key, key_size);
+}
+
+TEST(single_flight, a_computation_that_nobody_waits_for_is_cancelled_once)
+{
+    struct cancels cancels = { 0 };
+    struct flight_test test;
+    uint32_t other, last;
+
+    begin(&test,
+        (struct tr_single_flight_options){
+            .cancel = note_cancel, .data = &cancels, .kept_max = 10 });
+    other = ask(&test, "other");
+    test.timeout_ns = 10 * MS;
+    ask(&test, "k");
+    test.timeout_ns = 150 * MS;
+    ask(&test, "k");
+    sim_after(test.sim, 140 * MS);
+    CHECK_EQ_INT(cancels.count, 0); /* one of the two still waits */
+    sim_after(test.sim, 400 * MS);
+    CHECK_EQ_INT(cancels.count, 1);
+    CHECK_EQ_STR(cancels.key, "k");
+    CHECK_EQ_U64(stats(&test).cancelled, 1);
+    CHECK_EQ_U64(stats(&test).waiters, 1);
+    source_answer(&test, "k", 0);
+    test.timeout_ns = 0;
+    last = ask(&test, "k"); /* it was not kept */
+    CHECK_EQ_INT(test.source_log.asks, 3);
+    source_answer(&test, "k", 0);
+    source_answer(&test, "other", 0);
+    CHECK_EQ_STR(text_of(&test, last), "k 3");
+    CHECK_EQ_STR(text_of(&test, other), "other 3");
+    end(&test);
+}
+
+TEST(single_flight, who_asks_for_a_cancelled_key_gets_a_computation_from_after_the_cancel)
+{
+    struct cancels cancels = { 0 };
+    struct flight_test test;
+    uint32_t after;
+
+    begin(&test, (struct tr_single_flight_options){ .cancel = note_cancel, .data = &cancels });
+    test.timeout_ns = 10 * MS;
+    ask(&test, "k");
+    sim_after(test.sim, 200 * MS);
+    CHECK_EQ_INT(cancels.count, 1);
+    test.timeout_ns = 0;
+    after = ask(&test, "k");
+    CHECK_EQ_INT(test.source_log.asks, 1); /* one at a time */
+    source_answer(&test, "k", TR_ECANCELLED);
+    CHECK(!asker_has(&test.log, after));
+    source_answer(&test, "k", 0);
+    CHECK_EQ_STR(text_of(&test, after), "k 2");
+    CHECK_EQ_INT(cancels.count, 1);
+    end(&test);
+}
+
+/* ---- invalidates ---------------------------------------------------------------------------- */
+
 TEST(single_flight, a_computation_from_before_an_invalidate_is_not_served_after_it)
 {
     struct flight_test test;

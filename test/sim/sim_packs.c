@@ -39,6 +39,7 @@ static struct {
     uint32_t file[VERSIONS];          /* its inode; 0: there is none */
     uint32_t opened[OPEN_MAX];        /* descriptor to inode */
     uint32_t opened_serial[OPEN_MAX]; /* when: also the number of opens so far */
+    bool is_stale[OPEN_MAX];          /* invalidated while it was hashed */
     uint32_t open_count, closed_count;
     /* the facts */
     struct hash_file files[VERSIONS];
@@ -166,6 +167,11 @@ static int fake_read(void *data, int fd, uint64_t offset, void *bytes, size_t si
             change_file(version, tr_sim_random(now.s.sim));
             seen.changed_under++;
         }
+        if (now.invalidates && percent(&now.s, 10) &&
+            integrity_invalidate(now.integrity, version) == 0) {
+            now.reasons[version]++;
+            now.is_stale[fd] = true;
+        }
     }
     return 0;
 }
@@ -192,6 +198,8 @@ static void check_warm(uint32_t version)
         now.inodes[now.opened[pinned->fd]].is_right, "true: version %u is warm and wrong", version);
     CHECK_MSG((uint32_t)pinned->fd > now.fresh_from[version],
         "fresh: version %u is warm by a hash from before it was invalidated", version);
+    CHECK_MSG(!now.is_stale[pinned->fd],
+        "fresh: version %u is warm by a hash during which it was invalidated", version);
     pinned_unref(pinned);
 }
 

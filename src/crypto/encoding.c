@@ -57,7 +57,7 @@ size_t crypto_base64_encode(const void *bytes, size_t size, char *ret_text)
 
 /* The value of each character. NOT_IN_URL and NOT_IN_STANDARD mark a character that is missing from
  * that alphabet; one with both marks is in neither. */
-enum { NOT_IN_URL = 0x40, NOT_IN_STANDARD = 0x80 };
+enum { NOT_IN_URL = 0x40, NOT_IN_STANDARD = 0x80, LEFT_OVER_BITS = 0x100 };
 /* clang-format off */
 static const uint8_t base64_values[128] = {
     0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0,
@@ -110,24 +110,36 @@ static int decode_base64(
             bits &= (1u << count) - 1;
         }
     }
-    if ((seen & refused) != 0 || bits != 0)
-        return TR_EPROTO; /* left-over bits: another text would mean the same bytes */
+    seen |= bits != 0 ? LEFT_OVER_BITS : 0; /* another text would mean the same bytes */
+    if ((seen & refused) != 0)
+        return TR_EPROTO;
     *ret_size = size;
     return 0;
 }
 
 int crypto_base64url_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
-    return decode_base64(text, NOT_IN_URL, bytes, bytes_max, ret_size);
+    return decode_base64(text, NOT_IN_URL | LEFT_OVER_BITS, bytes, bytes_max, ret_size);
+}
+
+static struct span without_padding(struct span text)
+{
+    for (int i = 0; i < 2 && text.size > 0 && text.at[text.size - 1] == '='; i++)
+        text.size--;
+    return text;
 }
 
 int crypto_base64_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
     if (text.size % 4 != 0)
         return TR_EPROTO;
-    for (int i = 0; i < 2 && text.size > 0 && text.at[text.size - 1] == '='; i++)
-        text.size--;
-    return decode_base64(text, NOT_IN_STANDARD, bytes, bytes_max, ret_size);
+    return decode_base64(
+        without_padding(text), NOT_IN_STANDARD | LEFT_OVER_BITS, bytes, bytes_max, ret_size);
+}
+
+int crypto_base64_decode_loose(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
+{
+    return decode_base64(without_padding(text), NOT_IN_STANDARD, bytes, bytes_max, ret_size);
 }
 
 /* ---- hex ------------------------------------------------------------------------------------- */

@@ -35,6 +35,9 @@ size_t crypto_hex_encode(const void *bytes, size_t size, char *ret_text); /* low
 int crypto_base64url_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 /* Decode RFC 4648 section 4; padding is required. */
 int crypto_base64_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
+/* Decode with or without padding and ignore left-over bits. For Matrix alone, whose specification
+ * has a key with left-over bits: a value has several texts, so compare the bytes. */
+int crypto_base64_decode_loose(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 /* Accepts upper and lower case. */
 int crypto_hex_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* megolm.c: the Megolm ratchet, four parts that turn at different speeds (the Megolm specification,
+ * "The Megolm ratchet algorithm"): part 3 with every message, part 2 every 2^8, part 1 every 2^16,
+ * part 0 every 2^24 messages. A part that turns re-seeds the faster ones, so any later index takes
+ * at most about a thousand hashes. An earlier index cannot be reached. */
+#include "crypto/digest.h"
+#include "matrix/crypto/mx_private.h"
+
+enum { RATCHET_PARTS = 4 };
+
+/* Replace part `to` by a hash of part `from`. */
+static void ratchet_hash(struct mx__ratchet *ratchet, int from, int to)
+{
+    uint8_t seed = (uint8_t)to;
+
+    crypto_hmac_sha256(
+        ratchet->parts[from], sizeof ratchet->parts[from], &seed, 1, ratchet->parts[to]);
+}
+
+/* Return how often `part` must turn. Without a difference in this byte, an index below the current
+ * one means that part 0 turns a whole round. */
+static unsigned ratchet_turns(const struct mx__ratchet *ratchet, uint32_t index, int part)
+{
+    const int shift = 8 * (RATCHET_PARTS - 1 - part);
+    unsigned turns = ((index >> shift) - (ratchet->index >> shift)) & 0xff;
+
+    return turns == 0 && index < ratchet->index ? 0x100 : turns;
+}
+
+void mx__ratchet_advance(struct mx__ratchet *ratchet, uint32_t index)
+{
+    for (int part = 0; part < RATCHET_PARTS; part++) {
+        unsigned turns = ratchet_turns(ratchet, index, part);
+
+        if (turns == 0)
+            continue;
+        for (; turns > 1; turns--)
+            ratchet_hash(ratchet, part, part);
+        for (int to = RATCHET_PARTS - 1; to >= part; to--) /* the part itself last */
+            ratchet_hash(ratchet, part, to);
+        ratchet->index = index & UINT32_MAX << 8 * (RATCHET_PARTS - 1 - part);
+    }
+}
+
+void mx__ratchet_keys(const struct mx__ratchet *ratchet, struct mx__message_keys *ret_keys)
+{
+    mx__message_keys(MX__BYTES(ratchet->parts), "MEGOLM_KEYS", ret_keys);
+}
+
+void mx__session_write(uint8_t version, const struct mx__ratchet *ratchet,
+    const struct mx_key *signing_key, uint8_t ret_bytes[MX__SESSION_EXPORT_BYTES])
+{
+    _Static_assert(sizeof ratchet->parts == MX__RATCHET_BYTES, "four parts");
+    *ret_bytes++ = version;
+    for (int shift = 24; shift >= 0; shift -= 8)
+        *ret_bytes++ = (uint8_t)(ratchet->index >> shift);
+    memcpy(ret_bytes, ratchet->parts, sizeof ratchet->parts);
+    memcpy(ret_bytes + sizeof ratchet->parts, signing_key->bytes, MX_KEY_BYTES);
+}

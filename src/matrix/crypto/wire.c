@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wire.c: the fields of Olm and Megolm messages, a subset of protobuf. */
+#include "base/assert.h"
+#include "matrix/crypto/mx_private.h"
+
+enum { WIRE_NUMBER = 0, WIRE_BYTES = 2, WIRE_KIND = 7, VARINT_BYTES_MAX = 10 };
+
+static void put_varint(struct buffer *out, uint64_t number)
+{
+    uint8_t bytes[VARINT_BYTES_MAX];
+    size_t size = 0;
+
+    for (; number >= 0x80; number >>= 7)
+        bytes[size++] = (uint8_t)(number | 0x80);
+    bytes[size++] = (uint8_t)number;
+    buffer_append(out, bytes, size);
+}
+
+void mx__put_number(struct buffer *out, uint8_t tag, uint64_t number)
+{
+    tr_assert((tag & WIRE_KIND) == WIRE_NUMBER);
+    buffer_append(out, &tag, 1);
+    put_varint(out, number);
+}
+
+void mx__put_bytes(struct buffer *out, uint8_t tag, struct span bytes)
+{
+    tr_assert((tag & WIRE_KIND) == WIRE_BYTES);
+    buffer_append(out, &tag, 1);
+    put_varint(out, bytes.size);
+    if (bytes.at != NULL) /* else the caller appends them */
+        buffer_append(out, bytes.at, bytes.size);
+}
+
+/* Take a number from the front; false if it is cut or longer than 64 bits. */
+static bool take_varint(struct span *rest, uint64_t *ret_number)
+{
+    uint64_t number = 0;
+    uint8_t byte;
+
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+        if (rest->size == 0)
+            return false;
+        byte = (uint8_t)*rest->at++;
+        rest->size--;
+        if (shift == 63 && byte > 1)
+            return false;
+        number |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            *ret_number = number;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool take_field(
+    struct span *rest, uint64_t *ret_tag, uint64_t *ret_number, struct span *ret_bytes)
+{
+    if (!take_varint(rest, ret_tag) || !take_varint(rest, ret_number))
+        return false;
+    if ((*ret_tag & WIRE_KIND) == WIRE_NUMBER)
+        return true;
+    if ((*ret_tag & WIRE_KIND) != WIRE_BYTES || *ret_number > rest->size)
+        return false;
+    *ret_bytes = (struct span){ rest->at, (size_t)*ret_number };
+    rest->at += ret_bytes->size;
+    rest->size -= ret_bytes->size;
+    return true;
+}
+
+static bool set_field(struct mx__field *field, uint64_t number, struct span bytes)
+{
+    if ((field->tag & WIRE_KIND) == WIRE_NUMBER && number > UINT32_MAX)
+        return false;
+    if ((field->tag & WIRE_KIND) == WIRE_BYTES &&
+        (bytes.size == 0 || (field->size != 0 && bytes.size != field->size)))
+        return false;
+    field->is_found = true;
+    field->number = (uint32_t)number;
+    field->bytes = bytes;
+    return true;
+}
+
+int mx__read_fields(struct span message, struct mx__field *fields, size_t count)
+{
+    struct span bytes = { NULL, 0 };
+    uint64_t tag, number;
+
+    if (message.size == 0)
+        return MX_EFORMAT;
+    if ((uint8_t)message.at[0] != MX__MESSAGE_VERSION)
+        return MX_EVERSION;
+    for (struct span rest = { message.at + 1, message.size - 1 }; rest.size > 0;) {
+        if (!take_field(&rest, &tag, &number, &bytes))
+            return MX_EFORMAT;
+        for (size_t i = 0; i < count; i++)
+            if (fields[i].tag == tag && !set_field(&fields[i], number, bytes))
+                return MX_EFORMAT;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (!fields[i].is_found)
+            return MX_EFORMAT;
+    return 0;
+}

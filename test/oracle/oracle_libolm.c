@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oracle_libolm.c: compare Olm, Megolm and SAS with libolm.
+ *
+ * Each party of a conversation is a pair of twins: ours and libolm's, created from the same random
+ * bytes and given the same input. Every text that twins produce must be equal byte for byte, so
+ * each library reads what the other one writes, in both roles. Every message that arrives
+ * (reordered, lost, doubled, corrupted, from a seed) must give both the same plaintext or the same
+ * refusal, and no refusal may change a session. */
+#include <olm/inbound_group_session.h>
+#include <olm/olm.h>
+#include <olm/outbound_group_session.h>
+#include <olm/sas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "check.h"
+#include "json/json.h"
+#include "matrix/crypto/mxcrypto.h"
+
+enum { TAPE_BYTES = 1024, PLAINTEXT_MAX = 700, MAIL_MAX = 4096 };
+
+/* ---- the same random bytes for both twins ---------------------------------------------------- */
+
+static struct base_random dice;
+static uint8_t tape[TAPE_BYTES];
+static size_t tape_used;
+
+static void tape_fill(void *data, void *bytes, size_t size)
+{
+    (void)data;
+    CHECK(tape_used + size <= sizeof tape);
+    memcpy(bytes, tape + tape_used, size);
+    tape_used += size;
+}
+static const struct mx_random tape_random = { .fill = tape_fill };
+
+/* New bytes. libolm overwrites what it is given, so it gets a copy. */
+static uint8_t *tape_renew(void)
+{
+    static uint8_t copy[TAPE_BYTES];
+
+    for (size_t i = 0; i < sizeof tape; i += sizeof(uint64_t)) {
+        uint64_t word = base_random_next(&dice);
+
+        memcpy(tape + i, &word, sizeof word);
+    }
+    memcpy(copy, tape, sizeof tape);
+    tape_used = 0;
+    return copy;
+}
+
+static size_t below(size_t bound)
+{
+    return (size_t)base_random_below(&dice, bound);
+}
+
+static void *memory(size_t size)
+{
+    void *memory = calloc(1, size + 1);
+
+    CHECK(memory != NULL);
+    return memory;
+}
+
+static char *copy_of(const char *text, size_t size)
+{
+    char *copy = memory(size);
+
+    memcpy(copy, text, size);
+    return copy;
+}
+
+static void check_same(const struct buffer *ours, const char *theirs, size_t size)
+{
+    CHECK_EQ_INT(ours->failed, 0);
+    CHECK_EQ_U64(ours->size, size);
+    CHECK(size == 0 || memcmp(ours->bytes, theirs, size) == 0);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *theirs;
+    int ours[5];
+} refusals[] = {
+    /* libolm has one reason for everything that finds no key or no matching MAC. */
+    { "BAD_MESSAGE_MAC", { MX_EMAC, MX_EINDEX, MX_EGAP, MX_EKEY } },
+    { "BAD_MESSAGE_FORMAT", { MX_EFORMAT } },
+    { "BAD_MESSAGE_VERSION", { MX_EVERSION } },
+    { "BAD_MESSAGE_KEY_ID", { MX_EONETIME } },
+    { "BAD_SIGNATURE", { MX_ESIGNATURE } },
+    { "UNKNOWN_MESSAGE_INDEX", { MX_EINDEX } },
+};
+
+static void check_refusal(int ours, const char *theirs)
+{
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++)
+        for (size_t k = 0; strcmp(refusals[i].theirs, theirs) == 0 && k < 5; k++)
+            if (refusals[i].ours[k] == ours)
+                return;
+    CHECK_MSG(false, "libolm refuses with %s, we with: %s", theirs, mx_error_text(ours));
+}
+
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+struct party {
+    struct mx_account *ours;
+    OlmAccount *theirs;
+    struct mx_olm *session;
+    OlmSession *their_session; /* NULL without a session */
+    struct mx_key identity;
+};
+
+static void party_create(struct party *party)
+{
+    uint8_t *random = tape_renew();
+    char ed[MX_KEY_CHARS + 1], curve[MX_KEY_CHARS + 1], json[256], expected[256];
+    size_t size;
+
+    *party = (struct party){ .theirs = olm_account(memory(olm_account_size())) };
+    CHECK_EQ_INT(mx_account_create(&tape_random, &party->ours), 0);
+    CHECK(olm_create_account(party->theirs, random, TAPE_BYTES) != olm_error());
+    party->identity = *mx_account_identity_key(party->ours);
+    mx_key_text(&party->identity, curve);
+    mx_key_text(mx_account_signing_key(party->ours), ed);
+    (void)snprintf(
+        expected, sizeof expected, "{\"curve25519\":\"%s\",\"ed25519\":\"%s\"}", curve, ed);
+    size = olm_account_identity_keys(party->theirs, json, sizeof json - 1);
+    CHECK(size != olm_error());
+    json[size] = '\0';
+    CHECK_EQ_STR(json, expected);
+}
+
+static void party_end_session(struct party *party)
+{
+    mx_olm_destroy(party->session);
+    party->session = NULL;
+    if (party->their_session != NULL)
+        olm_clear_session(party->their_session);
+    free(party->their_session);
+    party->their_session = NULL;
+}
+
+static void party_destroy(struct party *party)
+{
+    party_end_session(party);
+    mx_account_destroy(party->ours);
+    olm_clear_account(party->theirs);
+    free(party->theirs);
+}
+
+/* Check that libolm shows the public key under the one member of its JSON. */
+static void check_key_shown(const char *json, size_t size, const struct mx_key *key)
+{
+    char text[MX_KEY_CHARS + 1];
+
+    mx_key_text(key, text);
+    CHECK(memmem(json, size, text, MX_KEY_CHARS) != NULL);
+}
+
+/* Add a one-time key, or a fallback key, to both twins and return it. */
+static struct mx_key party_add_key(struct party *party, bool is_fallback)
+{
+    uint8_t *random = tape_renew();
+    struct mx_one_time_key key = { 0 };
+    char json[16384];
+    size_t size;
+
+    if (is_fallback) {
+        mx_account_rotate_fallback(party->ours, &tape_random);
+        CHECK(olm_account_generate_fallback_key(party->theirs, random, TAPE_BYTES) != olm_error());
+        CHECK(mx_account_fallback_key(party->ours, &key));
+        size = olm_account_unpublished_fallback_key(party->theirs, json, sizeof json);
+    } else {
+        CHECK_EQ_INT(mx_account_add_one_time_keys(party->ours, 1, &tape_random), 0);
+        CHECK(olm_account_generate_one_time_keys(party->theirs, 1, random, TAPE_BYTES) !=
+              olm_error());
+        CHECK(mx_account_one_time_key_at(
+            party->ours, mx_account_one_time_key_count(party->ours) - 1, &key));
+        size = olm_account_one_time_keys(party->theirs, json, sizeof json);
+    }
+    CHECK(size != olm_error());
+    check_key_shown(json, size, &key.key);
+    mx_account_mark_published(party->ours, key.id);
+    olm_account_mark_keys_as_published(party->theirs);
+    return key.key;
+}
+
+TEST(libolm, signatures_are_equal)
+{
+    uint8_t signature[MX_SIGNATURE_BYTES];
+    struct buffer text = { 0 };
+    struct party party;
+    char theirs[128];
+
+    base_random_init(&dice, check_seed());
+    for (int i = 0; i < 200; i++) {
+        uint8_t *bytes;
+        size_t size = below(PLAINTEXT_MAX);
+
+        party_create(&party);
+        bytes = tape_renew();
+        mx_account_sign(party.ours, bytes, size, signature);
+        buffer_clear(&text);
+        mx_base64_encode(signature, sizeof signature, &text);
+        CHECK(olm_account_sign(party.theirs, bytes, size, theirs, sizeof theirs) != olm_error());
+        check_same(&text, theirs, MX_SIGNATURE_CHARS);
+        CHECK_EQ_INT(mx_verify(mx_account_signing_key(party.ours), bytes, size, signature), 0);
+        party_destroy(&party);
+    }
+    buffer_free(&text);
+}
+
+/* ---- olm ------------------------------------------------------------------------------------- */
+
+struct mail {
+    struct buffer body;
+    struct buffer plaintext; /* what the sender meant */
+    enum mx_olm_type type;
+    uint32_t index; /* of Megolm */
+};
+
+static struct mail mails[MAIL_MAX];
+static size_t mail_count;
+
+static struct mail *mail_add(void)
+{
+    struct mail *mail;
+    size_t size = below(4) == 0 ? below(PLAINTEXT_MAX) : below(40);
+    uint8_t *random = tape_renew();
+
+    CHECK(mail_count < MAIL_MAX);
+    mail = &mails[mail_count++];
+    *mail = (struct mail){ 0 };
+    buffer_append(&mail->plaintext, random, size);
+    if (size == 0)
+        buffer_reserve(&mail->plaintext, 1);
+    return mail;
+}
+
+static void mail_remove(size_t index)
+{
+    buffer_free(&mails[index].body);
+    buffer_free(&mails[index].plaintext);
+    memmove(&mails[index], &mails[index + 1], (--mail_count - index) * sizeof mails[0]);
+}
+
+static void mail_clear(void)
+{
+    while (mail_count > 0)
+        mail_remove(mail_count - 1);
+}
+
+static struct span span_of_buffer(const struct buffer *buffer)
+{
+    return (struct span){ buffer->bytes, buffer->size };
+}
+
+static void party_start_session(
+    struct party *party, const struct party *peer, const struct mx_key *one_time)
+{
+    uint8_t *random = tape_renew();
+    char identity[MX_KEY_CHARS + 1], key[MX_KEY_CHARS + 1];
+
+    party_end_session(party);
+    mx_key_text(&peer->identity, identity);
+    mx_key_text(one_time, key);
+    CHECK_EQ_INT(mx_olm_create_outbound(
+                     party->ours, &peer->identity, one_time, &tape_random, &party->session),
+        0);
+    party->their_session = olm_session(memory(olm_session_size()));
+    CHECK(olm_create_outbound_session(party->their_session, party->theirs, identity, MX_KEY_CHARS,
+              key, MX_KEY_CHARS, random, TAPE_BYTES) != olm_error());
+}
+
+static void check_same_session(const struct party *party)
+{
+    char ours[MX_OLM_ID_CHARS + 1], theirs[128];
+
+    mx_olm_id(party->session, ours);
+    CHECK_EQ_U64(olm_session_id(party->their_session, theirs, sizeof theirs), MX_OLM_ID_CHARS);
+    CHECK(memcmp(ours, theirs, MX_OLM_ID_CHARS) == 0);
+    CHECK_EQ_INT(mx_olm_has_received(party->session),
+        olm_session_has_received_message(party->their_session) != 0);
+}
+
+static void party_send(struct party *party)
+{
+    struct mail *mail = mail_add();
+    uint8_t *random = tape_renew();
+    size_t size, random_size = olm_encrypt_random_length(party->their_session);
+    char *theirs;
+
+    CHECK_EQ_U64(olm_encrypt_message_type(party->their_session),
+        mx_olm_has_received(party->session) ? MX_OLM_NORMAL : MX_OLM_PRE_KEY);
+    size = olm_encrypt_message_length(party->their_session, mail->plaintext.size);
+    theirs = memory(size);
+    CHECK_EQ_U64(olm_encrypt(party->their_session, mail->plaintext.bytes, mail->plaintext.size,
+                     random, random_size, theirs, size),
+        size);
+    CHECK_EQ_INT(mx_olm_encrypt(party->session, span_of_buffer(&mail->plaintext), &tape_random,
+                     &mail->type, &mail->body),
+        0);
+    CHECK_EQ_U64(tape_used, random_size); /* as much randomness as libolm, at the same time */
+    check_same(&mail->body, theirs, size);
+    free(theirs);
+}
+
+/* libolm decodes in place, so every call gets a copy. Returns NULL and the reason on a refusal. */
+static char *libolm_decrypt(
+    OlmSession *session, const struct mail *mail, size_t *ret_size, const char **ret_error)
+{
+    char *copy = copy_of(mail->body.bytes, mail->body.size), *plaintext = NULL;
+    size_t size = olm_decrypt_max_plaintext_length(session, mail->type, copy, mail->body.size);
+
+    free(copy);
+    if (size != olm_error()) {
+        copy = copy_of(mail->body.bytes, mail->body.size);
+        plaintext = memory(size);
+        size = olm_decrypt(session, mail->type, copy, mail->body.size, plaintext, size);
+        free(copy);
+    }
+    if (size == olm_error()) {
+        *ret_error = olm_session_last_error(session);
+        free(plaintext);
+        return NULL;
+    }
+    *ret_size = size;
+    return plaintext;
+}
+
+/* Returns whether both took the message. */
+static bool check_same_result(int rc, const struct buffer *ours, char *theirs, size_t size,
+    const char *error, bool is_corrupted)
+{
+    CHECK_MSG((rc == 0) == (theirs != NULL), "we: %s, libolm: %s", mx_error_text(rc),
+        theirs != NULL ? "success" : error);
+    if (theirs == NULL) {
+        CHECK_EQ_U64(ours->size, 0);
+        if (!is_corrupted) /* the parts that libolm checks first differ from ours */
+            check_refusal(rc, error);
+        return false;
+    }
+    check_same(ours, theirs, size);
+    free(theirs);
+    return true;
+}
+
+static bool party_accept(
+    struct party *party, const struct party *peer, const struct mail *mail, bool is_corrupted)
+{
+    OlmSession *theirs = olm_session(memory(olm_session_size()));
+    char *copy = copy_of(mail->body.bytes, mail->body.size), *plaintext = NULL;
+    const char *error = NULL;
+    struct mx_olm *ours = NULL;
+    struct buffer out = { 0 };
+    size_t size = 0;
+    bool is_taken;
+    int rc = mx_olm_create_inbound(
+        party->ours, &peer->identity, span_of_buffer(&mail->body), &ours, &out);
+
+    /* Not olm_create_inbound_session_from, which reads through NULL if the message has no identity
+     * key. */
+    if (olm_create_inbound_session(theirs, party->theirs, copy, mail->body.size) == olm_error())
+        error = olm_session_last_error(theirs);
+    else
+        plaintext = libolm_decrypt(theirs, mail, &size, &error);
+    free(copy);
+    is_taken = check_same_result(rc, &out, plaintext, size, error, is_corrupted);
+    buffer_free(&out);
+    if (is_taken) {
+        olm_remove_one_time_keys(party->theirs, theirs); /* fails for a fallback key */
+        party_end_session(party);
+        party->session = ours;
+        party->their_session = theirs;
+    } else {
+        olm_clear_session(theirs);
+        free(theirs);
+    }
+    return is_taken;
+}
+
+static bool party_matches(const struct party *party, const struct mail *mail, bool is_corrupted)
+{
+    char *copy;
+    size_t theirs;
+    bool ours;
+
+    if (party->session == NULL)
+        return false;
+    copy = copy_of(mail->body.bytes, mail->body.size);
+    theirs = olm_matches_inbound_session(party->their_session, copy, mail->body.size);
+    free(copy);
+    ours = mx_olm_matches(party->session, span_of_buffer(&mail->body));
+    CHECK(is_corrupted || ours == (theirs == 1));
+    return ours;
+}
+
+static bool party_receive(
+    struct party *party, const struct party *peer, const struct mail *mail, bool is_corrupted)
+{
+    struct buffer out = { 0 };
+    const char *error = NULL;
+    size_t size = 0;
+    char *plaintext;
+    bool is_taken;
+    int rc;
+
+    if (mail->type == MX_OLM_PRE_KEY && !party_matches(party, mail, is_corrupted))
+        return party_accept(party, peer, mail, is_corrupted);
+    if (party->session == NULL)
+        return false;
+    rc = mx_olm_decrypt(party->session, mail->type, span_of_buffer(&mail->body), &out);
+    plaintext = libolm_decrypt(party->their_session, mail, &size, &error);
+    is_taken = check_same_result(rc, &out, plaintext, size, error, is_corrupted);
+    if (is_taken && !is_corrupted)
+        check_same(&out, mail->plaintext.bytes, mail->plaintext.size);
+    buffer_free(&out);
+    return is_taken;
+}
+
+/* Change a bit of the message, not of its base64: libolm ignores characters that are not base64.
+ * Not the version either, which libolm does not check on pre-key messages. */
+static void mail_corrupt(struct mail *mail)
+{
+    struct buffer changed = { 0 };
+    uint8_t *bytes = memory(mail->body.size);
+    size_t size = 0;
+
+    CHECK_EQ_INT(mx_base64_decode(span_of_buffer(&mail->body), bytes, mail->body.size, &size), 0);
+    bytes[1 + below(size - 1)] ^= (uint8_t)(1u << below(8));
+    mx_base64_encode(bytes, size, &changed);
+    buffer_free(&mail->body);
+    mail->body = changed;
+    free(bytes);
+}
+
+static void converse(void)
+{
+    struct party parties[2];
+    size_t burst_max = below(3) == 0 ? 60 : 6;
+    unsigned taken = 0;
+
+    party_create(&parties[0]);
+    party_create(&parties[1]);
+    for (size_t turn = 0, turns = 5 + below(20); turn < turns; turn++) {
+        size_t from = below(2);
+        struct party *sender = &parties[from], *receiver = &parties[1 - from];
+
+        mail_clear();
+        if (sender->session == NULL || below(20) == 0) {
+            struct mx_key key = party_add_key(receiver, below(4) == 0);
+
+            party_start_session(sender, receiver, &key);
+        }
+        for (size_t i = 0, count = below(2000) == 0 ? 2100 : 1 + below(burst_max); i < count; i++)
+            party_send(sender);
+        for (size_t i = 0, count = below(mail_count * 2 > 120 ? 120 : mail_count * 2);
+             mail_count > 0 && i < count; i++) {
+            size_t index = below(3) == 0 ? below(mail_count) : 0; /* in order, or any */
+            unsigned fate = (unsigned)below(10);
+
+            if (fate == 0) {
+                mail_corrupt(&mails[index]);
+                party_receive(receiver, sender, &mails[index], true);
+                fate = 1;
+            } else if (fate != 1) /* 1: lost */
+                taken += party_receive(receiver, sender, &mails[index], false);
+            if (fate != 2) /* 2: it will come again */
+                mail_remove(index);
+        }
+        if (receiver->session != NULL)
+            check_same_session(receiver);
+    }
+    mail_clear();
+    party_destroy(&parties[0]);
+    party_destroy(&parties[1]);
+    CHECK(taken > 0 || burst_max < 7);
+}
+
+TEST_LONG(libolm, olm_conversations_are_equal, 300)
+{
+    for (uint64_t seed; check_each_seed(&seed, check_rounds(1000, 10000));) {
+        base_random_init(&dice, seed);
+        converse();
+    }
+}
+
+/* ---- megolm ---------------------------------------------------------------------------------- */
+
+struct room {
+    struct mx_outbound *outbound;
+    OlmOutboundGroupSession *their_outbound;
+    struct mx_inbound *inbound;
+    OlmInboundGroupSession *their_inbound;
+};
+
+static void room_end_inbound(struct room *room)
+{
+    mx_inbound_destroy(room->inbound);
+    if (room->their_inbound != NULL)
+        olm_clear_inbound_group_session(room->their_inbound);
+    free(room->their_inbound);
+}
+
+static void room_join(struct room *room)
+{
+    struct buffer key = { 0 };
+    char theirs[512];
+    size_t size =
+        olm_outbound_group_session_key(room->their_outbound, (uint8_t *)theirs, sizeof theirs);
+
+    CHECK_EQ_INT(mx_outbound_key(room->outbound, &key), 0);
+    CHECK_EQ_U64(size, MX_SESSION_KEY_CHARS);
+    check_same(&key, theirs, size);
+    room_end_inbound(room);
+    CHECK_EQ_INT(mx_inbound_create(span_of_buffer(&key), &room->inbound), 0);
+    room->their_inbound = olm_inbound_group_session(memory(olm_inbound_group_session_size()));
+    CHECK(olm_init_inbound_group_session(room->their_inbound, (uint8_t *)theirs, size) !=
+          olm_error());
+    buffer_free(&key);
+}
+
+/* Replace the inbound twins by what they export at a random index, each by the other's text. */
+static void room_forward(struct room *room)
+{
+    uint32_t index = mx_inbound_first_index(room->inbound) + (uint32_t)below(20);
+    struct buffer ours = { 0 };
+    char theirs[512];
+    size_t size = olm_export_inbound_group_session_length(room->their_inbound);
+
+    CHECK(olm_export_inbound_group_session(
+              room->their_inbound, (uint8_t *)theirs, sizeof theirs, index) != olm_error());
+    CHECK_EQ_INT(mx_inbound_export(room->inbound, index, &ours), 0);
+    check_same(&ours, theirs, size);
+    CHECK_EQ_U64(size, MX_SESSION_EXPORT_CHARS);
+    room_end_inbound(room);
+    CHECK_EQ_INT(mx_inbound_import((struct span){ theirs, size }, &room->inbound), 0);
+    room->their_inbound = olm_inbound_group_session(memory(olm_inbound_group_session_size()));
+    CHECK(olm_import_inbound_group_session(room->their_inbound, (uint8_t *)ours.bytes, ours.size) !=
+          olm_error());
+    CHECK(!mx_inbound_is_verified(room->inbound));
+    buffer_free(&ours);
+}
+
+static void room_send(struct room *room)
+{
+    struct mail *mail = mail_add();
+    size_t size = olm_group_encrypt_message_length(room->their_outbound, mail->plaintext.size);
+    char *theirs = memory(size);
+
+    mail->index = mx_outbound_index(room->outbound);
+    CHECK_EQ_U64(olm_outbound_group_session_message_index(room->their_outbound), mail->index);
+    CHECK_EQ_U64(olm_group_encrypt(room->their_outbound, (uint8_t *)mail->plaintext.bytes,
+                     mail->plaintext.size, (uint8_t *)theirs, size),
+        size);
+    CHECK_EQ_INT(
+        mx_outbound_encrypt(room->outbound, span_of_buffer(&mail->plaintext), &mail->body), 0);
+    check_same(&mail->body, theirs, size);
+    free(theirs);
+}
+
+static char *libolm_group_decrypt(OlmInboundGroupSession *session, const struct mail *mail,
+    size_t *ret_size, const char **ret_error, uint32_t *ret_index)
+{
+    char *copy = copy_of(mail->body.bytes, mail->body.size), *plaintext = NULL;
+    size_t size = olm_group_decrypt_max_plaintext_length(session, (uint8_t *)copy, mail->body.size);
+
+    free(copy);
+    if (size != olm_error()) {
+        copy = copy_of(mail->body.bytes, mail->body.size);
+        plaintext = memory(size);
+        size = olm_group_decrypt(
+            session, (uint8_t *)copy, mail->body.size, (uint8_t *)plaintext, size, ret_index);
+        free(copy);
+    }
+    if (size == olm_error()) {
+        *ret_error = olm_inbound_group_session_last_error(session);
+        free(plaintext);
+        return NULL;
+    }
+    *ret_size = size;
+    return plaintext;
+}
+
+static void room_receive(struct room *room, const struct mail *mail, bool is_corrupted)
+{
+    uint32_t index = 0, their_index = 0;
+    struct buffer out = { 0 };
+    const char *error = NULL;
+    size_t size = 0;
+    int rc = mx_inbound_decrypt(room->inbound, span_of_buffer(&mail->body), &out, &index);
+    char *plaintext = libolm_group_decrypt(room->their_inbound, mail, &size, &error, &their_index);
+
+    if (check_same_result(rc, &out, plaintext, size, error, is_corrupted)) {
+        CHECK(!is_corrupted);
+        CHECK_EQ_U64(index, mail->index);
+        CHECK_EQ_U64(their_index, mail->index);
+        check_same(&out, mail->plaintext.bytes, mail->plaintext.size);
+    }
+    CHECK_EQ_INT(mx_inbound_is_verified(room->inbound),
+        olm_inbound_group_session_is_verified(room->their_inbound) != 0);
+    CHECK_EQ_U64(mx_inbound_first_index(room->inbound),
+        olm_inbound_group_session_first_known_index(room->their_inbound));
+    buffer_free(&out);
+}
+
+static void room_talk(void)
+{
+    uint8_t *random = tape_renew();
+    struct room room = { 0 };
+    char ours[MX_SESSION_ID_CHARS + 1], theirs[128];
+
+    room.their_outbound = olm_outbound_group_session(memory(olm_outbound_group_session_size()));
+    CHECK(olm_init_outbound_group_session(room.their_outbound, random, TAPE_BYTES) != olm_error());
+    CHECK_EQ_INT(mx_outbound_create(&tape_random, &room.outbound), 0);
+    mx_outbound_id(room.outbound, ours);
+    CHECK_EQ_U64(
+        olm_outbound_group_session_id(room.their_outbound, (uint8_t *)theirs, sizeof theirs),
+        MX_SESSION_ID_CHARS);
+    CHECK(memcmp(ours, theirs, MX_SESSION_ID_CHARS) == 0);
+    for (size_t i = below(5); i > 0; i--)
+        room_send(&room);
+    room_join(&room);
+    for (size_t turn = 0; turn < 8; turn++) {
+        for (size_t i = below(below(30) == 0 ? 300 : 12); i > 0; i--)
+            room_send(&room);
+        for (size_t i = below(24); mail_count > 0 && i > 0; i--) {
+            size_t index = below(mail_count);
+            unsigned fate = (unsigned)below(10);
+
+            if (fate == 0)
+                mail_corrupt(&mails[index]);
+            if (fate != 1)
+                room_receive(&room, &mails[index], fate == 0);
+            if (fate < 5)
+                mail_remove(index);
+        }
+        if (below(6) == 0)
+            room_forward(&room);
+        else if (below(10) == 0)
+            room_join(&room);
+    }
+    mail_clear();
+    room_end_inbound(&room);
+    mx_outbound_destroy(room.outbound);
+    olm_clear_outbound_group_session(room.their_outbound);
+    free(room.their_outbound);
+}
+
+TEST_LONG(libolm, megolm_conversations_are_equal, 300)
+{
+    for (uint64_t seed; check_each_seed(&seed, check_rounds(1000, 10000));) {
+        base_random_init(&dice, seed);
+        room_talk();
+    }
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <troupe/error.h>
+
+#include "base/alloc.h"
+#include "mx_stage.h"
+
+TEST(olm, messages_go_both_ways)
+{
+    struct mx_stage stage;
+    struct buffer body = { 0 };
+    char alice[MX_OLM_ID_CHARS + 1], bob[MX_OLM_ID_CHARS + 1], text[32];
+    enum mx_olm_type type;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    mx_olm_id(stage.to_bob, alice);
+    mx_olm_id(stage.to_alice, bob);
+    CHECK_EQ_STR(alice, bob);
+    CHECK(mx_olm_has_received(stage.to_alice) && !mx_olm_has_received(stage.to_bob));
+    CHECK(
+        mx_key_equal(mx_olm_their_identity(stage.to_alice), mx_account_identity_key(stage.alice)));
+    for (int i = 0; i < 60; i++) {
+        bool from_bob = i % 3 != 1;
+
+        (void)snprintf(text, sizeof text, "message %d", i);
+        type = mx_stage_send(from_bob ? stage.to_alice : stage.to_bob, text, &body);
+        CHECK_EQ_INT(type, MX_OLM_NORMAL);
+        mx_stage_receive(from_bob ? stage.to_bob : stage.to_alice, type, &body, text);
+    }
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, a_repeated_pre_key_message_finds_its_session)
+{
+    struct mx_stage stage;
+    struct buffer second = { 0 }, plaintext = { 0 };
+    struct mx_olm *other = NULL;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    CHECK_EQ_INT(mx_stage_send(stage.to_bob, "again", &second), MX_OLM_PRE_KEY);
+    CHECK(mx_olm_matches(stage.to_alice, mx_stage_span(&second)));
+    CHECK(!mx_olm_matches(stage.to_alice, SPAN("AwgA")));
+    CHECK_EQ_INT(mx_olm_create_inbound(stage.bob, mx_account_identity_key(stage.alice),
+                     mx_stage_span(&second), &other, &plaintext),
+        MX_EONETIME);
+    mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &second, "again");
+    CHECK_EQ_INT(mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&second), &plaintext),
+        MX_EINDEX);
+    CHECK_EQ_U64(plaintext.size, 0);
+    buffer_free(&second);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, a_pre_key_message_of_another_device_is_refused)
+{
+    struct mx_stage stage, other;
+    struct buffer body = { 0 }, plaintext = { 0 };
+    struct mx_olm *olm = NULL;
+
+    mx_stage_init(&stage);
+    mx_stage_init(&other);
+    mx_stage_meet(&other);
+    mx_stage_send(stage.to_bob, "hello", &body);
+    CHECK_EQ_INT(mx_olm_create_inbound(stage.bob, mx_account_identity_key(other.alice),
+                     mx_stage_span(&body), &olm, &plaintext),
+        MX_ESESSION);
+    CHECK_EQ_INT(mx_olm_decrypt(other.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&body), &plaintext),
+        MX_ESESSION);
+    CHECK_EQ_U64(mx_account_one_time_key_count(stage.bob), 3);
+    buffer_free(&body);
+    mx_stage_fini(&other);
+    mx_stage_fini(&stage);
+}
+
+/* A message from alice, kept for later. */
+static struct buffer message_of(struct mx_stage *stage, const char *text)
+{
+    struct buffer body = { 0 };
+
+    mx_stage_send(stage->to_bob, text, &body);
+    return body;
+}
+
+TEST(olm, skipped_keys_have_a_bound)
+{
+    enum { COUNT = MX_OLM_SKIPPED_MAX + 3 };
+    struct buffer bodies[COUNT], plaintext = { 0 };
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    for (int i = 0; i < COUNT; i++)
+        bodies[i] = message_of(&stage, "text");
+    mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &bodies[COUNT - 1], "text");
+    for (int i = COUNT - 2; i >= 0; i--) {
+        int rc =
+            mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&bodies[i]), &plaintext);
+
+        CHECK_EQ_INT(rc, i < COUNT - 1 - MX_OLM_SKIPPED_MAX ? MX_EINDEX : 0);
+    }
+    for (int i = 0; i < COUNT; i++)
+        buffer_free(&bodies[i]);
+    mx_wipe_buffer(&plaintext);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, a_gap_has_a_bound)
+{
+    struct buffer near = { 0 }, far = { 0 }, plaintext = { 0 };
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    for (int i = 0; i <= MX_OLM_GAP_MAX; i++)
+        mx_stage_send(stage.to_bob, "", &near);
+    mx_stage_send(stage.to_bob, "", &far);
+    CHECK_EQ_INT(
+        mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&far), &plaintext), MX_EGAP);
+    mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &near, "");
+    mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &far, "");
+    buffer_free(&near);
+    buffer_free(&far);
+    mx_stage_fini(&stage);
+}
+
+/* Change one bit of every byte of a message: none may be accepted, none may change the session. */
+TEST(olm, a_changed_bit_is_refused_and_changes_nothing)
+{
+    struct buffer body = { 0 }, changed = { 0 }, plaintext = { 0 };
+    struct mx_stage stage;
+    uint8_t bytes[512];
+    size_t size;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    mx_stage_send(stage.to_alice, "first", &body);
+    mx_stage_receive(stage.to_bob, MX_OLM_NORMAL, &body, "first");
+    mx_stage_send(stage.to_bob, "text", &body);
+    CHECK_EQ_INT(mx_base64_decode(mx_stage_span(&body), bytes, sizeof bytes, &size), 0);
+    for (size_t i = 0; i < size; i++) {
+        int rc;
+
+        bytes[i] ^= 1;
+        buffer_clear(&changed);
+        mx_base64_encode(bytes, size, &changed);
+        rc = mx_olm_decrypt(stage.to_alice, MX_OLM_NORMAL, mx_stage_span(&changed), &plaintext);
+        CHECK(rc == MX_EMAC || rc == MX_EFORMAT || rc == MX_EVERSION || rc == MX_EGAP);
+        CHECK_EQ_U64(plaintext.size, 0);
+        bytes[i] ^= 1;
+    }
+    mx_stage_receive(stage.to_alice, MX_OLM_NORMAL, &body, "text");
+    buffer_free(&changed);
+    buffer_free(&body);
+    mx_wipe_buffer(&plaintext);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, a_cut_message_is_refused)
+{
+    struct buffer body = { 0 }, plaintext = { 0 };
+    struct mx_olm *olm = NULL;
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    mx_stage_send(stage.to_bob, "text", &body);
+    for (size_t size = 0; size < body.size; size++) {
+        int rc = mx_olm_create_inbound(stage.bob, mx_account_identity_key(stage.alice),
+            (struct span){ body.bytes, size }, &olm, &plaintext);
+
+        CHECK(rc == MX_EMAC || rc == MX_EFORMAT || rc == MX_EBASE64);
+    }
+    CHECK_EQ_U64(mx_account_one_time_key_count(stage.bob), 3);
+    buffer_free(&body);
+    mx_wipe_buffer(&plaintext);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, keys_of_small_order_are_refused)
+{
+    /* The points of order 1, 2, 4 and 8 (RFC 7748 section 6.1 asks for the check of zero). */
+    static const char *const weak[] = {
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "0100000000000000000000000000000000000000000000000000000000000000",
+        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+        "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    };
+    struct mx_stage stage;
+    struct mx_olm *olm = NULL;
+    struct mx_key key;
+
+    mx_stage_init(&stage);
+    for (size_t i = 0; i < sizeof weak / sizeof weak[0]; i++) {
+        mx_stage_hex(weak[i], key.bytes, sizeof key.bytes);
+        CHECK_EQ_INT(mx_olm_create_outbound(stage.alice, &key, mx_account_identity_key(stage.bob),
+                         mx_stage_random(), &olm),
+            MX_EKEY);
+        CHECK_EQ_INT(mx_olm_create_outbound(stage.alice, mx_account_identity_key(stage.bob), &key,
+                         mx_stage_random(), &olm),
+            MX_EKEY);
+    }
+    mx_stage_fini(&stage);
+}
+
+/* The messages of libolm's test_olm_decrypt, which once crashed it. */
+TEST(olm, messages_that_crashed_libolm_are_refused)
+{
+    static const char *const messages[] = { "41776f", "7fff6f0101346d671201",
+        "ee776f41496f674177804177778041776f6716670a677d6f670a67c2677d",
+        "e9e9c9c1e9e9c9e9c9c1e9e9c9c1" };
+    struct buffer body = { 0 }, plaintext = { 0 };
+    struct mx_stage stage;
+    uint8_t bytes[64];
+    size_t size;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    for (size_t i = 0; i < sizeof messages / sizeof messages[0]; i++) {
+        CHECK_EQ_INT(crypto_hex_decode(span_of(messages[i]), bytes, sizeof bytes, &size), 0);
+        for (int version = 0; version < 2; version++) {
+            bytes[0] = version == 0 ? bytes[0] : 3;
+            buffer_clear(&body);
+            mx_base64_encode(bytes, size, &body);
+            for (int type = 0; type < 2; type++)
+                CHECK_EQ_INT(mx_olm_decrypt(stage.to_alice, (enum mx_olm_type)type,
+                                 mx_stage_span(&body), &plaintext),
+                    version == 1            ? MX_EFORMAT
+                    : size < 8 && type == 1 ? MX_EFORMAT
+                                            : MX_EVERSION);
+        }
+    }
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, a_text_over_the_limit_is_refused)
+{
+    struct buffer body = { 0 }, plaintext = { 0 };
+    char *text = calloc(1, MX_MESSAGE_CHARS_MAX + 1);
+    enum mx_olm_type type;
+    struct mx_stage stage;
+
+    CHECK(text != NULL);
+    memset(text, 'A', MX_MESSAGE_CHARS_MAX + 1);
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    CHECK_EQ_INT(mx_olm_encrypt(stage.to_alice, (struct span){ text, MX_PLAINTEXT_BYTES_MAX + 1 },
+                     mx_stage_random(), &type, &body),
+        MX_ETOOBIG);
+    CHECK_EQ_INT(mx_olm_decrypt(stage.to_alice, MX_OLM_NORMAL,
+                     (struct span){ text, MX_MESSAGE_CHARS_MAX + 1 }, &plaintext),
+        MX_ETOOBIG);
+    CHECK_EQ_INT(mx_olm_encrypt(stage.to_alice, (struct span){ text, MX_PLAINTEXT_BYTES_MAX },
+                     mx_stage_random(), &type, &body),
+        0);
+    CHECK(body.size <= MX_MESSAGE_CHARS_MAX);
+    CHECK_EQ_INT(mx_olm_decrypt(stage.to_bob, type, mx_stage_span(&body), &plaintext), 0);
+    CHECK_EQ_U64(plaintext.size, MX_PLAINTEXT_BYTES_MAX);
+    mx_wipe_buffer(&plaintext);
+    buffer_free(&body);
+    free(text);
+    mx_stage_fini(&stage);
+}
+
+/* Fail every fallible call in turn: the message then works at the next try. */
+TEST(olm, out_of_memory_loses_no_message)
+{
+    struct buffer body = { 0 }, plaintext = { 0 };
+    struct mx_stage stage;
+    enum mx_olm_type type;
+    uint64_t faults = 0;
+    int rc;
+
+    mx_stage_init(&stage);
+    do {
+        base_fault_countdown(++faults, 1);
+        rc = mx_olm_encrypt(stage.to_bob, SPAN("text"), mx_stage_random(), &type, &body);
+        base_fault_countdown(0, 0);
+        CHECK(rc == 0 || rc == TR_ENOMEM);
+        body.failed = 0;
+    } while (rc != 0);
+    CHECK(faults > 2);
+    faults = 0;
+    do {
+        base_fault_countdown(++faults, 1);
+        rc = mx_olm_create_inbound(stage.bob, mx_account_identity_key(stage.alice),
+            mx_stage_span(&body), &stage.to_alice, &plaintext);
+        base_fault_countdown(0, 0);
+        CHECK(rc == 0 || rc == TR_ENOMEM);
+        plaintext.failed = 0;
+    } while (rc != 0);
+    CHECK(faults > 3);
+    mx_stage_check_text(&plaintext, "text");
+    mx_wipe_buffer(&plaintext);
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}

@@ -78,7 +78,7 @@ SUITES = [
           tools=["patch"], files=["test/mutants/run.sh"]),
     Suite("integration", "test", 330, "programs and examples of the release build", INTEGRATION,
           files=["test/integration"], environment=BUILT),
-    Suite("oracle", "test", 20, "the same work by packaged libraries, compared",
+    Suite("oracle", "test", 45, "the same work by packaged libraries, compared",
           ["tools/build.sh debug", "tools/run-tests.py 'build/debug/test/oracle/oracle_*'"]),
     Suite("fuzz", "test", 45, "stored inputs through every fuzz target, under ASan", ["tools/fuzz.py replay"]),
     Suite("docs", "test", 5, "links and paths in the documents", ["tools/tidy.py docs"]),

@@ -3,352 +3,228 @@
  * never derived from rows; UNIQUE guards everything that must not happen twice. */
 #include "services/delivery/store/schema.h"
 
+/* The parts of a migration. Each COLUMN ends with a comma; the last definition of a table is LAST. */
+#define TABLE(name, columns) "CREATE TABLE " name " (\n" columns ");\n"
+#define COLUMN(name, type) "    " name " " type ",\n"
+#define LAST(definition) "    " definition "\n"
+#define KEY(columns) LAST("PRIMARY KEY (" columns ")")
+#define ID COLUMN("id", "TEXT PRIMARY KEY")
+#define CONVO COLUMN("convo", "TEXT NOT NULL REFERENCES convos (id)")
+#define TEXT(name) COLUMN(name, "TEXT NOT NULL")
+#define BIGINT(name) COLUMN(name, "BIGINT NOT NULL")
+#define BLOB(name) COLUMN(name, "{blob} NOT NULL")
+#define CREATED LAST("created_ms BIGINT NOT NULL")
+#define ADD_COLUMN(table, column) "ALTER TABLE " table " ADD COLUMN " column ";\n"
+#define DROP_COLUMN(table, column) "ALTER TABLE " table " DROP COLUMN " column ";\n"
+#define DROP_TABLE(table) "DROP TABLE " table ";\n"
+#define INDEX(name, on) "CREATE INDEX " name " ON " on ";\n"
+#define DROP_INDEX(name) "DROP INDEX " name ";\n"
+
+/* clang-format off */
 const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
     {
-        .version = 3,
-        .name = "delivery: conversations, members, log",
-        .up = "CREATE TABLE convos (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    group_id {blob},\n"
-              "    kind BIGINT NOT NULL,\n" /* 0 undecided, 1 mls, 2 numbered */
-              "    suite TEXT NOT NULL,\n"
-              "    creator TEXT NOT NULL,\n"
-              "    name TEXT,\n"
-              "    description TEXT,\n"
-              "    epoch BIGINT NOT NULL,\n"
-              "    seq BIGINT NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    active_ms BIGINT NOT NULL,\n"
-              "    open_join BIGINT NOT NULL,\n"
-              "    group_info {blob},\n"
-              "    group_info_epoch BIGINT,\n"
-              "    chain {blob}\n" /* hash of the newest receipt */
-              ");\n"
-              "CREATE TABLE members (\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    did TEXT NOT NULL,\n"
-              "    join_seq BIGINT NOT NULL,\n"
-              "    leave_seq BIGINT,\n"
-              "    joined_ms BIGINT NOT NULL,\n"
-              "    is_admin BIGINT NOT NULL,\n"
-              "    is_moderator BIGINT NOT NULL,\n"
-              "    unread_extra BIGINT NOT NULL,\n"
-              "    read_seq BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (convo, did, join_seq)\n"
-              ");\n"
-              "CREATE UNIQUE INDEX members_now ON members (convo, did) WHERE leave_seq IS NULL;\n"
-              "CREATE INDEX members_of ON members (did, convo) WHERE leave_seq IS NULL;\n"
-              "CREATE TABLE log (\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    seq BIGINT NOT NULL,\n"
-              "    kind BIGINT NOT NULL,\n" /* enum mls_content */
-              "    base_epoch BIGINT NOT NULL,\n"
-              "    epoch BIGINT NOT NULL,\n" /* after it */
-              "    sender TEXT NOT NULL,\n"
-              "    op TEXT,\n"
-              "    sha256 {blob} NOT NULL,\n"
-              "    bytes {blob} NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    receipt {blob},\n"
-              "    PRIMARY KEY (convo, seq)\n"
-              ");\n"
-              "CREATE UNIQUE INDEX log_commits ON log (convo, base_epoch) WHERE kind = 3;\n"
-              "CREATE UNIQUE INDEX log_ops ON log (convo, op) WHERE op IS NOT NULL;\n",
-        .down = "DROP TABLE log;\nDROP TABLE members;\nDROP TABLE convos;\n",
+        3, "delivery: conversations, members, log",
+        TABLE("convos",
+            ID COLUMN("group_id", "{blob}")
+            BIGINT("kind") /* 0 undecided, 1 mls, 2 numbered */
+            TEXT("suite") TEXT("creator") COLUMN("name", "TEXT") COLUMN("description", "TEXT")
+            BIGINT("epoch") BIGINT("seq") BIGINT("created_ms") BIGINT("active_ms")
+            BIGINT("open_join") COLUMN("group_info", "{blob}")
+            COLUMN("group_info_epoch", "BIGINT")
+            LAST("chain {blob}") /* hash of the newest receipt */)
+        TABLE("members",
+            CONVO TEXT("did") BIGINT("join_seq") COLUMN("leave_seq", "BIGINT")
+            BIGINT("joined_ms") BIGINT("is_admin") BIGINT("is_moderator") BIGINT("unread_extra")
+            BIGINT("read_seq") KEY("convo, did, join_seq"))
+        "CREATE UNIQUE INDEX members_now ON members (convo, did) WHERE leave_seq IS NULL;\n"
+        INDEX("members_of", "members (did, convo) WHERE leave_seq IS NULL")
+        TABLE("log",
+            CONVO BIGINT("seq")
+            BIGINT("kind") /* enum mls_content */
+            BIGINT("base_epoch")
+            BIGINT("epoch") /* after it */
+            TEXT("sender") COLUMN("op", "TEXT") BLOB("sha256") BLOB("bytes")
+            BIGINT("created_ms") COLUMN("receipt", "{blob}") KEY("convo, seq"))
+        "CREATE UNIQUE INDEX log_commits ON log (convo, base_epoch) WHERE kind = 3;\n"
+        "CREATE UNIQUE INDEX log_ops ON log (convo, op) WHERE op IS NOT NULL;\n",
+        DROP_TABLE("log") DROP_TABLE("members") DROP_TABLE("convos"),
     },
     {
-        .version = 4,
-        .name = "delivery: key packages, welcomes, devices",
-        .up = "CREATE TABLE key_packages (\n"
-              "    ref {blob} PRIMARY KEY,\n"
-              "    did TEXT NOT NULL,\n"
-              "    device TEXT NOT NULL,\n"
-              "    suite BIGINT NOT NULL,\n"
-              "    bytes {blob} NOT NULL,\n"
-              "    not_after_s BIGINT NOT NULL,\n"
-              "    is_last_resort BIGINT NOT NULL,\n"
-              "    state BIGINT NOT NULL,\n" /* 0 free, 1 leased, 2 consumed */
-              "    lease_did TEXT,\n"
-              "    lease_until_s BIGINT NOT NULL,\n"
-              "    uses BIGINT NOT NULL,\n"
-              "    created_s BIGINT NOT NULL,\n"
-              "    consumed_s BIGINT\n"
-              ");\n"
-              "CREATE INDEX key_packages_of ON key_packages (did, suite, state, created_s);\n"
-              "CREATE TABLE welcomes (\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    seq BIGINT NOT NULL,\n"
-              "    part BIGINT NOT NULL,\n"
-              "    bytes {blob} NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (convo, seq, part)\n"
-              ");\n"
-              "CREATE TABLE welcome_targets (\n"
-              "    convo TEXT NOT NULL,\n"
-              "    seq BIGINT NOT NULL,\n"
-              "    part BIGINT NOT NULL,\n"
-              "    ref {blob} NOT NULL,\n"
-              "    did TEXT NOT NULL,\n"
-              "    device TEXT NOT NULL,\n"
-              "    state BIGINT NOT NULL,\n" /* 0 waiting, 1 fetched, 2 confirmed, 3 invalid */
-              "    changed_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (convo, seq, ref),\n"
-              "    FOREIGN KEY (convo, seq, part) REFERENCES welcomes (convo, seq, part)\n"
-              ");\n"
-              "CREATE INDEX welcome_targets_of ON welcome_targets (did, convo, state);\n"
-              "CREATE TABLE devices (\n"
-              "    did TEXT NOT NULL,\n"
-              "    device TEXT NOT NULL,\n"
-              "    name TEXT NOT NULL,\n"
-              "    signature_key {blob} NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (did, device)\n"
-              ");\n",
-        .down = "DROP TABLE devices;\nDROP TABLE welcome_targets;\nDROP TABLE welcomes;\n"
-                "DROP TABLE key_packages;\n",
+        4, "delivery: key packages, welcomes, devices",
+        TABLE("key_packages",
+            COLUMN("ref", "{blob} PRIMARY KEY")
+            TEXT("did") TEXT("device") BIGINT("suite") BLOB("bytes") BIGINT("not_after_s")
+            BIGINT("is_last_resort")
+            BIGINT("state") /* 0 free, 1 leased, 2 consumed */
+            COLUMN("lease_did", "TEXT") BIGINT("lease_until_s") BIGINT("uses")
+            BIGINT("created_s") LAST("consumed_s BIGINT"))
+        INDEX("key_packages_of", "key_packages (did, suite, state, created_s)")
+        TABLE("welcomes",
+            CONVO BIGINT("seq") BIGINT("part") BLOB("bytes") BIGINT("created_ms")
+            KEY("convo, seq, part"))
+        TABLE("welcome_targets",
+            TEXT("convo") BIGINT("seq") BIGINT("part") BLOB("ref") TEXT("did") TEXT("device")
+            BIGINT("state") /* 0 waiting, 1 fetched, 2 confirmed, 3 invalid */
+            BIGINT("changed_ms") COLUMN("PRIMARY KEY", "(convo, seq, ref)")
+            LAST("FOREIGN KEY (convo, seq, part) REFERENCES welcomes (convo, seq, part)"))
+        INDEX("welcome_targets_of", "welcome_targets (did, convo, state)")
+        TABLE("devices",
+            TEXT("did") TEXT("device") TEXT("name") BLOB("signature_key") BIGINT("created_ms")
+            KEY("did, device")),
+        DROP_TABLE("devices") DROP_TABLE("welcome_targets") DROP_TABLE("welcomes")
+        DROP_TABLE("key_packages"),
     },
     {
-        .version = 5,
-        .name = "delivery: devices that wait to be added, why a welcome failed",
-        .up = "CREATE TABLE device_additions (\n"
-              "    id TEXT PRIMARY KEY,\n" /* did#device/convo */
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    did TEXT NOT NULL,\n"
-              "    device TEXT NOT NULL,\n"
-              "    kind BIGINT NOT NULL,\n"  /* 0 a new device, 1 its welcome was no good */
-              "    state BIGINT NOT NULL,\n" /* 0 pending, 1 claimed, 2 completed */
-              "    why TEXT,\n"
-              "    claimed_by TEXT,\n"
-              "    claim_until_ms BIGINT NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    changed_ms BIGINT NOT NULL\n"
-              ");\n"
-              "CREATE INDEX device_additions_in ON device_additions (convo, state);\n"
-              "CREATE INDEX device_additions_of ON device_additions (did, device);\n"
-              "ALTER TABLE welcome_targets ADD COLUMN why TEXT;\n"
-              "CREATE INDEX welcome_targets_done ON welcome_targets (state, changed_ms);\n"
-              "CREATE INDEX key_packages_end ON key_packages (not_after_s);\n"
-              "CREATE INDEX key_packages_state ON key_packages (state, lease_until_s);\n",
-        .down = "DROP INDEX key_packages_state;\nDROP INDEX key_packages_end;\n"
-                "DROP INDEX welcome_targets_done;\n"
-                "ALTER TABLE welcome_targets DROP COLUMN why;\n"
-                "DROP TABLE device_additions;\n",
+        5, "delivery: devices that wait to be added, why a welcome failed",
+        TABLE("device_additions",
+            ID /* did#device/convo */
+            CONVO TEXT("did") TEXT("device")
+            BIGINT("kind")  /* 0 a new device, 1 its welcome was no good */
+            BIGINT("state") /* 0 pending, 1 claimed, 2 completed */
+            COLUMN("why", "TEXT") COLUMN("claimed_by", "TEXT") BIGINT("claim_until_ms")
+            BIGINT("created_ms") LAST("changed_ms BIGINT NOT NULL"))
+        INDEX("device_additions_in", "device_additions (convo, state)")
+        INDEX("device_additions_of", "device_additions (did, device)")
+        ADD_COLUMN("welcome_targets", "why TEXT")
+        INDEX("welcome_targets_done", "welcome_targets (state, changed_ms)")
+        INDEX("key_packages_end", "key_packages (not_after_s)")
+        INDEX("key_packages_state", "key_packages (state, lease_until_s)"),
+        DROP_INDEX("key_packages_state") DROP_INDEX("key_packages_end")
+        DROP_INDEX("welcome_targets_done") DROP_COLUMN("welcome_targets", "why")
+        DROP_TABLE("device_additions"),
     },
     {
-        .version = 6,
-        .name = "delivery: policy, invites, reports, warnings, consent, blocks, audit",
-        .up = "ALTER TABLE convos ADD COLUMN invite_required BIGINT NOT NULL DEFAULT 0;\n"
-              "ALTER TABLE convos ADD COLUMN allow_rejoin BIGINT NOT NULL DEFAULT 1;\n"
-              "ALTER TABLE convos ADD COLUMN rejoin_days BIGINT NOT NULL DEFAULT 30;\n"
-              "ALTER TABLE convos ADD COLUMN members_max BIGINT NOT NULL DEFAULT 0;\n"
-              "ALTER TABLE convos ADD COLUMN app_window BIGINT NOT NULL DEFAULT -1;\n"
-              "ALTER TABLE convos ADD COLUMN keep_admin BIGINT NOT NULL DEFAULT 1;\n"
-              "ALTER TABLE convos ADD COLUMN opt_in_required BIGINT NOT NULL DEFAULT 0;\n"
-              "ALTER TABLE members ADD COLUMN left_ms BIGINT;\n"
-              "ALTER TABLE members ADD COLUMN was_removed BIGINT NOT NULL DEFAULT 0;\n"
-              "CREATE TABLE invites (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    psk_hash {blob} NOT NULL,\n"
-              "    target TEXT,\n"
-              "    max_uses BIGINT NOT NULL,\n" /* 0: any number */
-              "    uses BIGINT NOT NULL,\n"
-              "    created_by TEXT NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    expires_ms BIGINT NOT NULL,\n"
-              "    revoked_ms BIGINT,\n"
-              "    UNIQUE (convo, psk_hash)\n"
-              ");\n"
-              "CREATE TABLE reports (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    reporter TEXT NOT NULL,\n"
-              "    target TEXT NOT NULL,\n"
-              "    category TEXT NOT NULL,\n"
-              "    content {blob} NOT NULL,\n" /* encrypted for the admins */
-              "    state BIGINT NOT NULL,\n"   /* 0 pending, 1 resolved, 2 dismissed */
-              "    action TEXT,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    resolved_by TEXT,\n"
-              "    resolved_ms BIGINT\n"
-              ");\n"
-              "CREATE INDEX reports_in ON reports (convo, created_ms, id);\n"
-              "CREATE TABLE warnings (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    target TEXT NOT NULL,\n"
-              "    warned_by TEXT NOT NULL,\n"
-              "    reason TEXT NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    expires_ms BIGINT NOT NULL\n"
-              ");\n"
-              "CREATE INDEX warnings_in ON warnings (convo, target, created_ms);\n"
-              "CREATE TABLE consents (\n" /* no row: never asked */
-              "    did TEXT PRIMARY KEY,\n"
-              "    opted_in BIGINT NOT NULL,\n"
-              "    changed_ms BIGINT NOT NULL\n"
-              ");\n"
-              "CREATE TABLE blocks (\n"
-              "    blocker TEXT NOT NULL,\n"
-              "    blocked TEXT NOT NULL,\n"
-              "    uri TEXT,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (blocker, blocked)\n"
-              ");\n"
-              "CREATE INDEX blocks_of ON blocks (blocked, blocker);\n"
-              "CREATE TABLE chat_requests (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    sender TEXT NOT NULL,\n"
-              "    recipient TEXT NOT NULL,\n"
-              "    preview TEXT,\n"
-              "    convo TEXT,\n"
-              "    state BIGINT NOT NULL,\n" /* 0 pending, 1 accepted, 2 declined */
-              "    created_ms BIGINT NOT NULL,\n"
-              "    expires_ms BIGINT NOT NULL,\n"
-              "    changed_ms BIGINT NOT NULL,\n"
-              "    UNIQUE (sender, recipient)\n"
-              ");\n"
-              "CREATE INDEX chat_requests_to ON chat_requests (recipient, state, created_ms);\n"
-              "CREATE TABLE held_messages (\n"
-              "    request TEXT NOT NULL REFERENCES chat_requests (id),\n"
-              "    part BIGINT NOT NULL,\n"
-              "    bytes {blob} NOT NULL,\n"
-              "    PRIMARY KEY (request, part)\n"
-              ");\n"
-              "CREATE TABLE audit (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    actor TEXT NOT NULL,\n"
-              "    action TEXT NOT NULL,\n"
-              "    convo TEXT,\n"
-              "    target TEXT,\n"
-              "    created_ms BIGINT NOT NULL\n"
-              ");\n"
-              "CREATE INDEX audit_in ON audit (convo, created_ms);\n"
-              "CREATE INDEX audit_at ON audit (created_ms);\n",
-        .down = "DROP TABLE audit;\nDROP TABLE held_messages;\nDROP TABLE chat_requests;\n"
-                "DROP TABLE blocks;\nDROP TABLE consents;\nDROP TABLE warnings;\n"
-                "DROP TABLE reports;\nDROP TABLE invites;\n"
-                "ALTER TABLE members DROP COLUMN was_removed;\n"
-                "ALTER TABLE members DROP COLUMN left_ms;\n"
-                "ALTER TABLE convos DROP COLUMN opt_in_required;\n"
-                "ALTER TABLE convos DROP COLUMN keep_admin;\n"
-                "ALTER TABLE convos DROP COLUMN app_window;\n"
-                "ALTER TABLE convos DROP COLUMN members_max;\n"
-                "ALTER TABLE convos DROP COLUMN rejoin_days;\n"
-                "ALTER TABLE convos DROP COLUMN allow_rejoin;\n"
-                "ALTER TABLE convos DROP COLUMN invite_required;\n",
+        6, "delivery: policy, invites, reports, warnings, consent, blocks, audit",
+        ADD_COLUMN("convos", "invite_required BIGINT NOT NULL DEFAULT 0")
+        ADD_COLUMN("convos", "allow_rejoin BIGINT NOT NULL DEFAULT 1")
+        ADD_COLUMN("convos", "rejoin_days BIGINT NOT NULL DEFAULT 30")
+        ADD_COLUMN("convos", "members_max BIGINT NOT NULL DEFAULT 0")
+        ADD_COLUMN("convos", "app_window BIGINT NOT NULL DEFAULT -1")
+        ADD_COLUMN("convos", "keep_admin BIGINT NOT NULL DEFAULT 1")
+        ADD_COLUMN("convos", "opt_in_required BIGINT NOT NULL DEFAULT 0")
+        ADD_COLUMN("members", "left_ms BIGINT")
+        ADD_COLUMN("members", "was_removed BIGINT NOT NULL DEFAULT 0")
+        TABLE("invites",
+            ID CONVO BLOB("psk_hash") COLUMN("target", "TEXT")
+            BIGINT("max_uses") /* 0: any number */
+            BIGINT("uses") TEXT("created_by") BIGINT("created_ms") BIGINT("expires_ms")
+            COLUMN("revoked_ms", "BIGINT") LAST("UNIQUE (convo, psk_hash)"))
+        TABLE("reports",
+            ID CONVO TEXT("reporter") TEXT("target") TEXT("category")
+            BLOB("content") /* encrypted for the admins */
+            BIGINT("state") /* 0 pending, 1 resolved, 2 dismissed */
+            COLUMN("action", "TEXT") BIGINT("created_ms") COLUMN("resolved_by", "TEXT")
+            LAST("resolved_ms BIGINT"))
+        INDEX("reports_in", "reports (convo, created_ms, id)")
+        TABLE("warnings",
+            ID CONVO TEXT("target") TEXT("warned_by") TEXT("reason") BIGINT("created_ms")
+            LAST("expires_ms BIGINT NOT NULL"))
+        INDEX("warnings_in", "warnings (convo, target, created_ms)")
+        TABLE("consents", /* no row: never asked */
+            COLUMN("did", "TEXT PRIMARY KEY") BIGINT("opted_in")
+            LAST("changed_ms BIGINT NOT NULL"))
+        TABLE("blocks",
+            TEXT("blocker") TEXT("blocked") COLUMN("uri", "TEXT") BIGINT("created_ms")
+            KEY("blocker, blocked"))
+        INDEX("blocks_of", "blocks (blocked, blocker)")
+        TABLE("chat_requests",
+            ID TEXT("sender") TEXT("recipient") COLUMN("preview", "TEXT")
+            COLUMN("convo", "TEXT")
+            BIGINT("state") /* 0 pending, 1 accepted, 2 declined */
+            BIGINT("created_ms") BIGINT("expires_ms") BIGINT("changed_ms")
+            LAST("UNIQUE (sender, recipient)"))
+        INDEX("chat_requests_to", "chat_requests (recipient, state, created_ms)")
+        TABLE("held_messages",
+            COLUMN("request", "TEXT NOT NULL REFERENCES chat_requests (id)") BIGINT("part")
+            BLOB("bytes") KEY("request, part"))
+        TABLE("audit",
+            ID TEXT("actor") TEXT("action") COLUMN("convo", "TEXT") COLUMN("target", "TEXT")
+            CREATED)
+        INDEX("audit_in", "audit (convo, created_ms)")
+        INDEX("audit_at", "audit (created_ms)"),
+        DROP_TABLE("audit") DROP_TABLE("held_messages") DROP_TABLE("chat_requests")
+        DROP_TABLE("blocks") DROP_TABLE("consents") DROP_TABLE("warnings") DROP_TABLE("reports")
+        DROP_TABLE("invites") DROP_COLUMN("members", "was_removed")
+        DROP_COLUMN("members", "left_ms") DROP_COLUMN("convos", "opt_in_required")
+        DROP_COLUMN("convos", "keep_admin") DROP_COLUMN("convos", "app_window")
+        DROP_COLUMN("convos", "members_max") DROP_COLUMN("convos", "rejoin_days")
+        DROP_COLUMN("convos", "allow_rejoin") DROP_COLUMN("convos", "invite_required"),
     },
     {
-        .version = 7,
-        .name = "delivery: provisional epochs, reports, receipts, retention",
-        .up = "ALTER TABLE convos ADD COLUMN confirmed_epoch BIGINT NOT NULL DEFAULT 0;\n"
-              /* the oldest row of the log, now or later; 1 is the creation, which has no row */
-              "ALTER TABLE convos ADD COLUMN kept_from BIGINT NOT NULL DEFAULT 2;\n"
-              "ALTER TABLE convos ADD COLUMN kept_chain {blob};\n" /* receipt before kept_from */
-              "ALTER TABLE convos ADD COLUMN group_name TEXT;\n"   /* since a reset; else the id */
-              "CREATE INDEX log_revoked ON log (convo, base_epoch) WHERE kind = 4;\n"
-              "CREATE TABLE epoch_confirms (\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    epoch BIGINT NOT NULL,\n"
-              "    did TEXT NOT NULL,\n"
-              "    hash {blob} NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (convo, epoch, did)\n"
-              ");\n"
-              "CREATE INDEX epoch_confirms_at ON epoch_confirms (created_ms);\n"
-              "CREATE TABLE commit_reports (\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    base_epoch BIGINT NOT NULL,\n"
-              "    sha256 {blob} NOT NULL,\n"
-              "    did TEXT NOT NULL,\n"
-              "    reason TEXT,\n"
-              "    created_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (convo, base_epoch, sha256, did)\n"
-              ");\n"
-              "CREATE INDEX commit_reports_at ON commit_reports (created_ms);\n"
-              "CREATE TABLE quarantines (\n"
-              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
-              "    did TEXT NOT NULL,\n"
-              "    until_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (convo, did)\n"
-              ");\n",
-        .down = "DROP TABLE quarantines;\nDROP TABLE commit_reports;\nDROP TABLE epoch_confirms;\n"
-                "DROP INDEX log_revoked;\n"
-                "ALTER TABLE convos DROP COLUMN group_name;\n"
-                "ALTER TABLE convos DROP COLUMN kept_chain;\n"
-                "ALTER TABLE convos DROP COLUMN kept_from;\n"
-                "ALTER TABLE convos DROP COLUMN confirmed_epoch;\n",
+        7, "delivery: provisional epochs, reports, receipts, retention",
+        ADD_COLUMN("convos", "confirmed_epoch BIGINT NOT NULL DEFAULT 0")
+        /* the oldest row of the log, now or later; 1 is the creation, which has no row */
+        ADD_COLUMN("convos", "kept_from BIGINT NOT NULL DEFAULT 2")
+        ADD_COLUMN("convos", "kept_chain {blob}") /* receipt before kept_from */
+        ADD_COLUMN("convos", "group_name TEXT")   /* since a reset; else the id */
+        INDEX("log_revoked", "log (convo, base_epoch) WHERE kind = 4")
+        TABLE("epoch_confirms",
+            CONVO BIGINT("epoch") TEXT("did") BLOB("hash") BIGINT("created_ms")
+            KEY("convo, epoch, did"))
+        INDEX("epoch_confirms_at", "epoch_confirms (created_ms)")
+        TABLE("commit_reports",
+            CONVO BIGINT("base_epoch") BLOB("sha256") TEXT("did") COLUMN("reason", "TEXT")
+            BIGINT("created_ms") KEY("convo, base_epoch, sha256, did"))
+        INDEX("commit_reports_at", "commit_reports (created_ms)")
+        TABLE("quarantines", CONVO TEXT("did") BIGINT("until_ms") KEY("convo, did")),
+        DROP_TABLE("quarantines") DROP_TABLE("commit_reports") DROP_TABLE("epoch_confirms")
+        DROP_INDEX("log_revoked") DROP_COLUMN("convos", "group_name")
+        DROP_COLUMN("convos", "kept_chain") DROP_COLUMN("convos", "kept_from")
+        DROP_COLUMN("convos", "confirmed_epoch"),
     },
     {
-        .version = 8,
-        .name = "delivery: ids of messages, who asked for a conversation",
+        8, "delivery: ids of messages, who asked for a conversation",
         /* the sender's name for the message, unless op holds it: see LOG_MESSAGE_ID */
-        .up = "ALTER TABLE log ADD COLUMN message_id TEXT;\n"
-              "CREATE INDEX log_messages ON log (convo, message_id)"
-              " WHERE message_id IS NOT NULL;\n"
-              "ALTER TABLE convos ADD COLUMN create_op TEXT;\n"
-              "CREATE INDEX chat_requests_end ON chat_requests (state, expires_ms);\n"
-              "CREATE INDEX chat_requests_done ON chat_requests (state, changed_ms);\n"
-              "CREATE INDEX invites_end ON invites (expires_ms);\n"
-              "CREATE INDEX invites_revoked ON invites (revoked_ms);\n",
-        .down = "DROP INDEX invites_revoked;\nDROP INDEX invites_end;\n"
-                "DROP INDEX chat_requests_done;\nDROP INDEX chat_requests_end;\n"
-                "ALTER TABLE convos DROP COLUMN create_op;\nDROP INDEX log_messages;\n"
-                "ALTER TABLE log DROP COLUMN message_id;\n",
+        ADD_COLUMN("log", "message_id TEXT")
+        INDEX("log_messages", "log (convo, message_id) WHERE message_id IS NOT NULL")
+        ADD_COLUMN("convos", "create_op TEXT")
+        INDEX("chat_requests_end", "chat_requests (state, expires_ms)")
+        INDEX("chat_requests_done", "chat_requests (state, changed_ms)")
+        INDEX("invites_end", "invites (expires_ms)")
+        INDEX("invites_revoked", "invites (revoked_ms)"),
+        DROP_INDEX("invites_revoked") DROP_INDEX("invites_end") DROP_INDEX("chat_requests_done")
+        DROP_INDEX("chat_requests_end") DROP_COLUMN("convos", "create_op")
+        DROP_INDEX("log_messages") DROP_COLUMN("log", "message_id"),
     },
     {
-        .version = 12,
-        .name = "delivery: the key package of a wish to be added, how often it was wished",
+        12, "delivery: the key package of a wish to be added, how often it was wished",
         /* the ref of the package in a rejoin; no foreign key, because packages are deleted before
          * additions */
-        .up = "ALTER TABLE device_additions ADD COLUMN package {blob};\n"
-              "CREATE TABLE rejoins (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    did TEXT NOT NULL,\n"
-              "    created_ms BIGINT NOT NULL\n"
-              ");\n"
-              "CREATE INDEX rejoins_of ON rejoins (did, created_ms);\n"
-              "CREATE INDEX rejoins_at ON rejoins (created_ms);\n",
-        .down = "DROP TABLE rejoins;\nALTER TABLE device_additions DROP COLUMN package;\n",
+        ADD_COLUMN("device_additions", "package {blob}")
+        TABLE("rejoins", ID TEXT("did") CREATED)
+        INDEX("rejoins_of", "rejoins (did, created_ms)")
+        INDEX("rejoins_at", "rejoins (created_ms)"),
+        DROP_TABLE("rejoins") DROP_COLUMN("device_additions", "package"),
     },
     {
-        .version = 13,
-        .name = "delivery: push tokens of devices",
-        .up = "CREATE TABLE push_tokens (\n"
-              "    did TEXT NOT NULL,\n"
-              "    device TEXT NOT NULL,\n"
-              "    platform BIGINT NOT NULL,\n" /* enum push_platform */
-              "    token TEXT NOT NULL,\n"
-              "    changed_ms BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (did, device)\n"
-              ");\n",
-        .down = "DROP TABLE push_tokens;\n",
+        13, "delivery: push tokens of devices",
+        TABLE("push_tokens",
+            TEXT("did") TEXT("device")
+            BIGINT("platform") /* enum push_platform */
+            TEXT("token") BIGINT("changed_ms") KEY("did, device")),
+        DROP_TABLE("push_tokens"),
     },
     {
-        .version = 14,
-        .name = "delivery: rare rows of the log by their kind, receipts",
+        14, "delivery: rare rows of the log by their kind, receipts",
         /* messages have no entry, because there are far more of them. Statements that use the first
          * index also say kind <> 1: SQLite does not conclude it from kind = 3 */
-        .up = "CREATE INDEX log_kinds ON log (convo, kind, seq) WHERE kind <> 1;\n"
-              "CREATE INDEX log_receipts ON log (convo, seq) WHERE receipt IS NOT NULL;\n",
-        .down = "DROP INDEX log_receipts;\nDROP INDEX log_kinds;\n",
+        INDEX("log_kinds", "log (convo, kind, seq) WHERE kind <> 1")
+        INDEX("log_receipts", "log (convo, seq) WHERE receipt IS NOT NULL"),
+        DROP_INDEX("log_receipts") DROP_INDEX("log_kinds"),
     },
     {
-        .version = 15,
-        .name = "delivery: the times of members do not overlap, and all but the last are marked",
+        15, "delivery: the times of members do not overlap, and all but the last are marked",
         /* has_later: this interval has ended, and a later one of the same DID too */
-        .up = "DELETE FROM members WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1 FROM members e"
-              " WHERE e.convo = members.convo AND e.did = members.did"
-              " AND e.join_seq < members.join_seq"
-              " AND (e.leave_seq IS NULL OR e.leave_seq >= members.leave_seq));\n"
-              "ALTER TABLE members ADD COLUMN has_later BIGINT NOT NULL DEFAULT 0;\n"
-              "UPDATE members SET has_later = 1 WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1"
-              " FROM members n WHERE n.convo = members.convo AND n.did = members.did"
-              " AND n.join_seq > members.join_seq AND n.leave_seq IS NOT NULL);\n"
-              "CREATE INDEX members_left ON members (convo, did)"
-              " WHERE leave_seq IS NOT NULL AND has_later = 0;\n"
-              "CREATE INDEX members_past ON members (convo, leave_seq) WHERE has_later = 1;\n",
-        .down = "DROP INDEX members_past;\nDROP INDEX members_left;\n"
-                "ALTER TABLE members DROP COLUMN has_later;\n",
+        "DELETE FROM members WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1 FROM members e"
+        " WHERE e.convo = members.convo AND e.did = members.did AND e.join_seq < members.join_seq"
+        " AND (e.leave_seq IS NULL OR e.leave_seq >= members.leave_seq));\n"
+        ADD_COLUMN("members", "has_later BIGINT NOT NULL DEFAULT 0")
+        "UPDATE members SET has_later = 1 WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1"
+        " FROM members n WHERE n.convo = members.convo AND n.did = members.did"
+        " AND n.join_seq > members.join_seq AND n.leave_seq IS NOT NULL);\n"
+        INDEX("members_left", "members (convo, did) WHERE leave_seq IS NOT NULL AND has_later = 0")
+        INDEX("members_past", "members (convo, leave_seq) WHERE has_later = 1"),
+        DROP_INDEX("members_past") DROP_INDEX("members_left")
+        DROP_COLUMN("members", "has_later"),
     },
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* role_api.c: promotes and demotes admins and moderators (act_role.c decides). */
+/* role_api.c: promotes and demotes admins and moderators (act_policy.c decides). */
 #include "services/common/param.h"
 #include "services/common/text.h"
 #include "services/delivery/api/api.h"

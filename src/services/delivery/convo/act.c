@@ -9,12 +9,17 @@
 #include "services/delivery/delivery.h"
 #include "services/delivery/mls/commit_roster.h"
 
+static void *part_at(struct act *act, size_t offset)
+{
+    return offset == 0 ? NULL : (char *)act + offset;
+}
+
 struct act *act_create(const struct act_type *type, const struct auth_claims *claims)
 {
-    struct act *act;
+    size_t size = type->size == 0 ? sizeof(struct act) : type->size;
+    struct act *act = base_calloc(size); /* the head is every payload's first member: acts.h */
 
-    tr_assert(type->size >= sizeof *act);
-    act = base_calloc(type->size); /* the head is every payload's first member: acts.h */
+    tr_assert(size >= sizeof *act);
     if (act == NULL)
         return NULL;
     act->claims = claims == NULL ? NULL : auth_claims_create(claims);
@@ -24,8 +29,9 @@ struct act *act_create(const struct act_type *type, const struct auth_claims *cl
     }
     act->type = type;
     atomic_init(&act->holders, 1);
-    if (type->init != NULL)
-        type->init(act);
+    act->content = part_at(act, type->content_at);
+    act->members = part_at(act, type->members_at);
+    act->info = part_at(act, type->info_at);
     return act;
 }
 

@@ -59,32 +59,22 @@ enum {
     ACT_IN_ORDER = 512,      /* its lookup runs after all units sent before, by any actor */
 };
 
-/* The struct that embeds the act: acts.h has an accessor for each. */
-enum act_payload {
-    PAYLOAD_NONE,
-    PAYLOAD_COMMIT,
-    PAYLOAD_CREATION,
-    PAYLOAD_MESSAGE,
-    PAYLOAD_CONTEXT,
-    PAYLOAD_POLL,
-    PAYLOAD_SUBSCRIBE,
-    PAYLOAD_CURSOR,
-    PAYLOAD_GROUP_INFO,
-    PAYLOAD_ROLE,
-    PAYLOAD_POLICY,
-    PAYLOAD_CONFIRM,
-    PAYLOAD_REPORT,
-    PAYLOAD_RESET,
-    PAYLOAD_NOTICE,
-    PAYLOAD_LISTENING,
-};
+/* The struct that embeds the act: acts.h has struct <noun>_act and act_<noun>() for each. */
+#define ACT_PAYLOADS(each)                                                                         \
+    each(commit) each(creation) each(message) each(context) each(poll) each(subscribe)             \
+        each(cursor) each(group_info) each(role) each(policy) each(confirm) each(report)           \
+            each(reset) each(notice) each(listening)
+#define ACT_TAG(noun) PAYLOAD_##noun,
+enum act_payload { PAYLOAD_NONE, ACT_PAYLOADS(ACT_TAG) };
+/* In a struct act_type: the payload of the type. */
+#define ACT_PAYLOAD(noun) .payload = PAYLOAD_##noun, .size = sizeof(struct noun##_act)
 
 struct act_type {
     const char *name; /* in message names and traces */
     enum act_payload payload;
-    size_t size; /* of the payload's struct */
-    /* Set content, members and info of struct act. NULL: the payload has none of them. */
-    void (*init)(struct act *act);
+    size_t size; /* of the payload's struct; 0: there is none */
+    /* Where in the payload these parts of struct act are. 0: it has no such part. */
+    size_t content_at, members_at, info_at;
     /* Free what only this type owns. NULL: nothing. */
     void (*fini)(struct act *act);
     /* Answer from memory without waking the conversation. False: memory has no answer. NULL: no act

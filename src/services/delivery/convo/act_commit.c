@@ -9,15 +9,6 @@
 #include "services/delivery/convo/event.h"
 #include "services/delivery/mls/mls_reader.h"
 
-static void commit_init(struct act *act)
-{
-    struct commit_act *commit = act_commit(act);
-
-    act->content = &commit->content;
-    act->members = &commit->members;
-    act->info = &commit->info;
-}
-
 static void commit_fini(struct act *act)
 {
     base_free(act_commit(act)->proposals);
@@ -346,9 +337,10 @@ static void commit_tell(struct convo *convo, struct tr_context *ctx, const struc
 
 const struct act_type commit_act_type = {
     .name = "commit",
-    .payload = PAYLOAD_COMMIT,
-    .size = sizeof(struct commit_act),
-    .init = commit_init,
+    ACT_PAYLOAD(commit),
+    .content_at = offsetof(struct commit_act, content),
+    .members_at = offsetof(struct commit_act, members),
+    .info_at = offsetof(struct commit_act, info),
     .fini = commit_fini,
     .plan = commit_plan,
     .store = commit_store,

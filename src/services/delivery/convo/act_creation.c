@@ -2,14 +2,6 @@
 /* act_creation.c: makes a conversation. Its id is the group's id. */
 #include "services/delivery/convo/convo.h"
 
-static void creation_init(struct act *act)
-{
-    struct creation_act *creation = act_creation(act);
-
-    act->members = &creation->members;
-    act->info = &creation->info;
-}
-
 static enum convo_plan creation_plan(struct convo *convo, struct convo_op *op)
 {
     struct creation_act *creation = act_creation(op->act);
@@ -80,9 +72,9 @@ static bool creation_looked_up(
 
 const struct act_type creation_act_type = {
     .name = "create",
-    .payload = PAYLOAD_CREATION,
-    .size = sizeof(struct creation_act),
-    .init = creation_init,
+    ACT_PAYLOAD(creation),
+    .members_at = offsetof(struct creation_act, members),
+    .info_at = offsetof(struct creation_act, info),
     .plan = creation_plan,
     .store = creation_store,
     .apply = creation_apply,

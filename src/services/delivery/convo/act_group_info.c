@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_group_info.c: stores a newer GroupInfo of the current epoch. */
+/* act_group_info.c: the stored GroupInfo: a member stores a newer one of the current epoch; members
+ * and accounts that may join read it. */
+#include "json/json_write.h"
+#include "services/common/text.h"
 #include "services/delivery/convo/convo.h"
-
-static void group_info_init(struct act *act)
-{
-    act->info = &act_group_info(act)->info;
-}
 
 static enum convo_plan group_info_plan(struct convo *convo, struct convo_op *op)
 {
@@ -36,9 +34,55 @@ static void group_info_store(
 
 const struct act_type group_info_act_type = {
     .name = "group_info",
-    .payload = PAYLOAD_GROUP_INFO,
-    .size = sizeof(struct group_info_act),
-    .init = group_info_init,
+    ACT_PAYLOAD(group_info),
+    .info_at = offsetof(struct group_info_act, info),
     .plan = group_info_plan,
     .store = group_info_store,
+};
+
+/* ---- reading it ------------------------------------------------------------------------------ */
+
+/* Any later commit makes a GroupInfo useless: after this time a client asks again. */
+enum { GROUP_INFO_FRESH_MS = 300000 };
+
+static enum convo_plan context_plan(struct convo *convo, struct convo_op *op)
+{
+    enum convo_plan plan = convo_plan_join(
+        convo, op->act, &act_context(op->act)->invite, convo_caller(convo, op->act));
+
+    return plan == CONVO_GO ? CONVO_LOOKUP : plan;
+}
+
+static bool context_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+{
+    struct json_writer writer = json_writer(&op->act->answer);
+
+    if (lookup_failed(op->act, unit))
+        return true;
+    if (sql_unit_rows(unit, 0) == 0) {
+        act_fail(op->act, 404, "GroupInfoUnavailable",
+            "This conversation has no group info yet; a member stores one with updateGroupInfo.");
+        return true;
+    }
+    op->act->status = 200;
+    if (act_context(op->act)->wants_mls) {
+        mls_group_info_wrap(sql_row_bytes(unit, 0, 0, 0), &op->act->answer);
+        op->act->is_answer_mls = true;
+        return true;
+    }
+    json_put_object(&writer, NULL);
+    text_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
+    json_put_int(&writer, "epoch", sql_row_int(unit, 0, 0, 1));
+    text_put_time(&writer, "expiresAt", delivery_now_ms(convo->delivery) + GROUP_INFO_FRESH_MS);
+    json_put_end(&writer);
+    return true;
+}
+
+const struct act_type context_act_type = {
+    .name = "context",
+    ACT_PAYLOAD(context),
+    .plan = context_plan,
+    .lookup = context_lookup,
+    .looked_up = context_looked_up,
+    .flags = ACT_READS,
 };

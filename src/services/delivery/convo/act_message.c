@@ -3,11 +3,6 @@
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
 
-static void message_init(struct act *act)
-{
-    act->content = &act_message(act)->content;
-}
-
 /* Epochs that an application message may lag. */
 static uint64_t app_window(const struct convo *convo)
 {
@@ -75,8 +70,13 @@ static enum convo_plan proposal_plan(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
-static void store_message(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, int kind)
+static int kind_of(const struct act *act)
+{
+    return act->type == &proposal_act_type ? MLS_PROPOSAL : MLS_APPLICATION;
+}
+
+static void message_store(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct message_act *message = act_message(op->act);
     /* An op that begins with msg: has the id already (LOG_MESSAGE_ID). */
@@ -87,24 +87,12 @@ static void store_message(
     convo_store_move(convo, op, unit, (struct span){ NULL, 0 });
     convo_store_log(convo, op, unit,
         (struct convo_log_row){ .seq = op->after.seq,
-            .kind = kind,
+            .kind = kind_of(op->act),
             .epoch = message->content.mls.epoch,
             .op = op->act->op,
             .message_id = has_id ? (struct span){ NULL, 0 } : message->id,
             .sha256 = message->content.sha256,
             .bytes = message->content.bytes });
-}
-
-static void message_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
-{
-    store_message(convo, op, unit, MLS_APPLICATION);
-}
-
-static void proposal_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
-{
-    store_message(convo, op, unit, MLS_PROPOSAL);
 }
 
 static void ephemeral_store(
@@ -128,15 +116,14 @@ static void message_answer(const struct convo *convo, const struct convo_op *op)
         op->act->result_seq = 0;
 }
 
-static void tell_message(
-    struct convo *convo, struct tr_context *ctx, const struct convo_op *op, int kind)
+static void message_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct message_act *message = act_message(op->act);
 
     convo_stream_tell(convo, ctx,
         &(struct delivery_event){ .convo = convo_span(convo),
             .seq = act_has(op->act, ACT_TRANSIENT) ? 0 : op->seq,
-            .kind = kind,
+            .kind = kind_of(op->act),
             .base_epoch = message->content.mls.epoch,
             .epoch = message->content.mls.epoch,
             .id = message->id,
@@ -144,21 +131,10 @@ static void tell_message(
             .created_ms = op->now_ms });
 }
 
-static void message_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
-{
-    tell_message(convo, ctx, op, MLS_APPLICATION);
-}
-
-static void proposal_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
-{
-    tell_message(convo, ctx, op, MLS_PROPOSAL);
-}
-
 const struct act_type message_act_type = {
     .name = "message",
-    .payload = PAYLOAD_MESSAGE,
-    .size = sizeof(struct message_act),
-    .init = message_init,
+    ACT_PAYLOAD(message),
+    .content_at = offsetof(struct message_act, content),
     .plan = message_plan,
     .store = message_store,
     .apply = convo_apply_point,
@@ -174,14 +150,13 @@ const struct act_type message_act_type = {
 /* A proposal pushes to no device: its commit will. */
 const struct act_type proposal_act_type = {
     .name = "proposal",
-    .payload = PAYLOAD_MESSAGE,
-    .size = sizeof(struct message_act),
-    .init = message_init,
+    ACT_PAYLOAD(message),
+    .content_at = offsetof(struct message_act, content),
     .plan = proposal_plan,
-    .store = proposal_store,
+    .store = message_store,
     .apply = convo_apply_point,
     .answer = message_answer,
-    .tell = proposal_tell,
+    .tell = message_tell,
     .lookup = log_lookup,
     .looked_up = log_looked_up,
     .flags = ACT_LOGS,
@@ -189,9 +164,8 @@ const struct act_type proposal_act_type = {
 
 const struct act_type ephemeral_act_type = {
     .name = "ephemeral",
-    .payload = PAYLOAD_MESSAGE,
-    .size = sizeof(struct message_act),
-    .init = message_init,
+    ACT_PAYLOAD(message),
+    .content_at = offsetof(struct message_act, content),
     .plan = ephemeral_plan,
     .store = ephemeral_store,
     .apply = ephemeral_apply,

@@ -52,8 +52,7 @@ static void packages_low_tell(
 
 const struct act_type notice_act_type = {
     .name = "notice",
-    .payload = PAYLOAD_NOTICE,
-    .size = sizeof(struct notice_act),
+    ACT_PAYLOAD(notice),
     .plan = notice_plan,
     .tell = notice_tell_all,
     .flags = ACT_READS | ACT_NEEDS_ACTOR,
@@ -61,8 +60,7 @@ const struct act_type notice_act_type = {
 
 const struct act_type packages_low_act_type = {
     .name = "packages_low",
-    .payload = PAYLOAD_NOTICE,
-    .size = sizeof(struct notice_act),
+    ACT_PAYLOAD(notice),
     .plan = notice_plan,
     .tell = packages_low_tell,
     .flags = ACT_READS | ACT_NEEDS_ACTOR,
@@ -70,8 +68,7 @@ const struct act_type packages_low_act_type = {
 
 const struct act_type refresh_act_type = {
     .name = "refresh",
-    .payload = PAYLOAD_NOTICE,
-    .size = sizeof(struct notice_act),
+    ACT_PAYLOAD(notice),
     .plan = refresh_plan,
     .tell = notice_tell_all,
     .flags = ACT_READS | ACT_NEEDS_ACTOR,

@@ -1,8 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_policy.c: reads a conversation's policy, or changes some of its fields. */
+/* act_policy.c: acts of admins: promote or demote an admin or moderator, where one admin always
+ * remains, and change fields of the policy. Roles and policy are not part of the planned point, so
+ * acts that depend on them wait for those in flight. */
 #include <stdio.h>
 
 #include "services/delivery/convo/convo.h"
+
+static enum convo_plan plan_admin(const struct convo *convo, struct act *act)
+{
+    const struct member *caller = convo_caller(convo, act);
+
+    if (!member_stays(caller))
+        return act_refuse_stranger(act);
+    if (convo_is_in_flight(convo, &role_act_type) || convo_is_in_flight(convo, &policy_act_type))
+        return CONVO_WAIT;
+    return member_is_admin(caller) ? CONVO_GO : convo_refuse_non_admin(act);
+}
+
+/* Is there another admin who stays even if the newest commit is revoked? */
+static bool has_lasting_admin(const struct convo *convo, const struct member *without)
+{
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+
+        if (member != without && member_stays(member) && member_is_admin(member) &&
+            !recovery_may_undo(convo, member))
+            return true;
+    }
+    return false;
+}
+
+static enum convo_plan refuse_same(struct role_act *role)
+{
+    static const struct {
+        const char *label, *text;
+    } refusals[2][2] = {
+        { { "NotModerator", "This member is not a moderator." },
+            { "AlreadyModerator", "This member is already a moderator." } },
+        { { "NotAdminTarget", "This member is not an admin." },
+            { "AlreadyAdmin", "This member is already an admin." } },
+    };
+
+    return act_refuse(&role->act, 409, refusals[role->is_admin][role->is_given].label,
+        refusals[role->is_admin][role->is_given].text);
+}
+
+static enum convo_plan role_plan(struct convo *convo, struct convo_op *op)
+{
+    struct role_act *role = act_role(op->act);
+    const struct member *target = roster_find(&convo->roster, role->target);
+    enum convo_plan plan = plan_admin(convo, op->act);
+
+    if (plan != CONVO_GO)
+        return plan;
+    if (!member_stays(target))
+        return act_refuse(
+            op->act, 404, "TargetNotMember", "targetDid is not a member of this conversation.");
+    if ((role->is_admin ? member_is_admin(target) : member_is_moderator(target)) == role->is_given)
+        return refuse_same(role);
+    if (role->is_admin && !role->is_given && !has_lasting_admin(convo, target))
+        return act_refuse(op->act, 400, "LastAdmin",
+            "No admin would remain; promote another member first. A member who just joined counts "
+            "once a member was heard in the new epoch.");
+    return CONVO_GO;
+}
+
+static void role_apply(struct convo *convo, const struct convo_op *op)
+{
+    const struct role_act *role = act_role(op->act);
+    struct member *member = roster_find(&convo->roster, role->target);
+
+    if (member != NULL)
+        member_set_role(member, role->is_admin ? MEMBER_ADMIN : MEMBER_MODERATOR, role->is_given);
+}
+
+static void role_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct member *member = roster_find(&convo->roster, act_role(op->act)->target);
+
+    if (member != NULL)
+        convo_stream_tell_role(convo, ctx, member);
+}
+
+const struct act_type role_act_type = {
+    .name = "role",
+    ACT_PAYLOAD(role),
+    .plan = role_plan,
+    .store = convo_store_role,
+    .apply = role_apply,
+    .tell = role_tell,
+    .flags = ACT_IS_AWAITED,
+};
+
+/* ---- policy ---------------------------------------------------------------------------------- */
 
 static enum convo_plan policy_read_plan(struct convo *convo, struct convo_op *op)
 {
@@ -16,7 +106,7 @@ static enum convo_plan policy_read_plan(struct convo *convo, struct convo_op *op
 static enum convo_plan policy_plan(struct convo *convo, struct convo_op *op)
 {
     struct policy_act *change = act_policy(op->act);
-    enum convo_plan plan = role_plan_admin(convo, op->act);
+    enum convo_plan plan = plan_admin(convo, op->act);
     char text[96];
 
     tr_assert(change->changes != 0);
@@ -52,8 +142,7 @@ static void policy_tell(struct convo *convo, struct tr_context *ctx, const struc
 
 const struct act_type policy_act_type = {
     .name = "policy",
-    .payload = PAYLOAD_POLICY,
-    .size = sizeof(struct policy_act),
+    ACT_PAYLOAD(policy),
     .plan = policy_plan,
     .store = convo_store_policy,
     .apply = policy_apply,
@@ -64,7 +153,6 @@ const struct act_type policy_act_type = {
 
 const struct act_type policy_read_act_type = {
     .name = "policy_read",
-    .size = sizeof(struct act),
     .plan = policy_read_plan,
     .flags = ACT_READS,
 };

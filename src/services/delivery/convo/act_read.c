@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_read.c: questions: the epoch, the view, the actor's state, the stored GroupInfo. */
-#include "json/json_write.h"
-#include "services/common/text.h"
+/* act_read.c: questions (the epoch, the view, the actor's state, polls) and read cursors. */
 #include "services/delivery/convo/convo.h"
 
 enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op)
@@ -14,6 +12,24 @@ enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op)
     op->act->result_seq = convo->committed.seq;
     op->act->status = 200;
     return CONVO_ANSWERED;
+}
+
+static void answer_view(struct act *act, const struct convo_view *view)
+{
+    tr_assert(view->is_in);
+    act->result_epoch = view->epoch;
+    act->result_seq = view->seq;
+    act->status = 200;
+}
+
+static bool epoch_peek(const struct convo_slot *slot, struct act *act)
+{
+    struct convo_view view;
+
+    if (!convo_slot_view(slot, act->claims->issuer, &view) || !view.is_in)
+        return false;
+    answer_view(act, &view);
+    return true;
 }
 
 static enum convo_plan view_plan(struct convo *convo, struct convo_op *op)
@@ -34,70 +50,177 @@ static enum convo_plan state_plan(struct convo *convo, struct convo_op *op)
 
 const struct act_type epoch_act_type = {
     .name = "epoch",
-    .size = sizeof(struct act),
-    .peek = read_peek_epoch,
+    .peek = epoch_peek,
     .plan = read_plan_epoch,
     .flags = ACT_READS,
 };
 
 const struct act_type view_act_type = {
     .name = "convo",
-    .size = sizeof(struct act),
     .plan = view_plan,
     .flags = ACT_READS,
 };
 
 const struct act_type state_act_type = {
     .name = "state",
-    .size = sizeof(struct act),
     .plan = state_plan,
     .flags = ACT_READS | ACT_NEEDS_NO_CONVO | ACT_NEEDS_ACTOR,
 };
 
-/* ---- GroupInfo ------------------------------------------------------------------------------ */
+/* ---- polls ----------------------------------------------------------------------------------- */
 
-/* Any later commit makes a GroupInfo useless: after this time a client asks again. */
-enum { GROUP_INFO_FRESH_MS = 300000 };
-
-static enum convo_plan context_plan(struct convo *convo, struct convo_op *op)
+/* Memory answers a poll, mostly without waking the conversation.
+ *
+ * Most clients that ask for messages have all of them. Then the answer is four numbers and no row,
+ * and the actor knows them. The answer must be what the database would have said:
+ *
+ * 1. No unit of the conversation is in flight. One in flight may be stored already, and a client
+ *    may have read it there: then `committed` is old although nothing newer was answered.
+ * 2. The caller is a member and its cursor is the newest number. Behind an older cursor there are
+ *    rows; a newer one did not come from here. In both cases the database knows better.
+ * 3. Retention has not trimmed the log since the actor read where it begins (delivery->trims).
+ * 4. The actor read that behind everything an earlier actor may have had in flight.
+ *
+ * Otherwise the act says must_read. It waits for nothing but (3) and (4), which take one lookup
+ * after the conversation was read or trimmed. */
+static uint64_t trims_of(const struct delivery *delivery)
 {
-    enum convo_plan plan = convo_plan_join(
-        convo, op->act, &act_context(op->act)->invite, convo_caller(convo, op->act));
-
-    return plan == CONVO_GO ? CONVO_LOOKUP : plan;
+    return atomic_load_explicit(
+        &delivery->trims, memory_order_seq_cst); /* retention.c: note_trim */
 }
 
-static bool context_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+/* Publishes what is stored, if nothing is in flight. */
+static bool convo_publish(
+    const struct convo *convo, struct span caller, struct convo_view *ret_view)
 {
-    struct json_writer writer = json_writer(&op->act->answer);
+    const struct member *member;
 
-    if (lookup_failed(op->act, unit))
-        return true;
-    if (sql_unit_rows(unit, 0) == 0) {
-        act_fail(op->act, 404, "GroupInfoUnavailable",
-            "This conversation has no group info yet; a member stores one with updateGroupInfo.");
-        return true;
-    }
-    op->act->status = 200;
-    if (act_context(op->act)->wants_mls) {
-        mls_group_info_wrap(sql_row_bytes(unit, 0, 0, 0), &op->act->answer);
-        op->act->is_answer_mls = true;
-        return true;
-    }
-    json_put_object(&writer, NULL);
-    text_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
-    json_put_int(&writer, "epoch", sql_row_int(unit, 0, 0, 1));
-    text_put_time(&writer, "expiresAt", delivery_now_ms(convo->delivery) + GROUP_INFO_FRESH_MS);
-    json_put_end(&writer);
+    if (convo->state != CONVO_LIVE || !convo->is_there || convo->is_exclusive ||
+        convo->flying.first != NULL)
+        return false;
+    member = roster_find(&convo->roster, caller);
+    *ret_view = (struct convo_view){ .epoch = convo->committed.epoch,
+        .seq = convo->committed.seq,
+        .is_in = member != NULL && member->is_in,
+        .kept = convo->kept };
     return true;
 }
 
-const struct act_type context_act_type = {
-    .name = "context",
-    .payload = PAYLOAD_CONTEXT,
-    .size = sizeof(struct context_act),
-    .plan = context_plan,
-    .lookup = context_lookup,
-    .looked_up = context_looked_up,
-    .flags = ACT_READS,
+static void must_read(struct poll_act *poll)
+{
+    poll->must_read = true;
+    poll->act.status = 200;
+}
+
+/* False: the actor must look up first where the log begins. */
+static bool answer_poll(struct poll_act *poll, const struct convo_view *view, uint64_t trims)
+{
+    if (!view->is_in || poll->seq != view->seq || trims % 2 != 0) {
+        must_read(poll);
+    } else if (view->kept.from != 0 && view->kept.trims == trims) {
+        poll->kept_from = view->kept.from;
+        answer_view(&poll->act, view);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool poll_peek(const struct convo_slot *slot, struct act *act)
+{
+    const struct convo *convo = convo_slot_awake(slot);
+    struct convo_view view;
+
+    if (convo == NULL ? convo_slot_view(slot, act->claims->issuer, &view)
+                      : convo_publish(convo, act->claims->issuer, &view))
+        return answer_poll(act_poll(act), &view, trims_of(slot->delivery));
+    must_read(act_poll(act));
+    return true;
+}
+
+static enum convo_plan poll_plan(struct convo *convo, struct convo_op *op)
+{
+    (void)convo;
+    (void)op;
+    return CONVO_LOOKUP;
+}
+
+static void poll_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    act_poll(op->act)->trims = trims_of(convo->delivery); /* before the lookup reads */
+    lookup_kept(convo, unit);
+}
+
+static bool poll_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+{
+    struct poll_act *poll = act_poll(op->act);
+    struct convo_view view;
+
+    tr_assert(!poll->must_read);
+    if (sql_unit_status(unit) == 0 && sql_unit_rows(unit, 0) == 1) {
+        convo->kept = (struct convo_kept){ (uint64_t)sql_row_int(unit, 0, 0, 0), poll->trims };
+        /* An earlier actor's unit was stored after this actor read: read all again. */
+        if (convo->flying.first == NULL &&
+            (uint64_t)sql_row_int(unit, 0, 0, 1) > convo->committed.seq)
+            convo_poison(convo);
+    }
+    if (!convo_publish(convo, op->act->claims->issuer, &view) ||
+        !answer_poll(poll, &view, trims_of(convo->delivery)))
+        must_read(poll);
+    return true;
+}
+
+const struct act_type poll_act_type = {
+    .name = "poll",
+    ACT_PAYLOAD(poll),
+    .peek = poll_peek,
+    .plan = poll_plan,
+    .lookup = poll_lookup,
+    .looked_up = poll_looked_up,
+    .flags = ACT_READS | ACT_IN_ORDER,
+};
+
+/* ---- read cursors ---------------------------------------------------------------------------- */
+
+/* A member has read everything up to `seq`, or marks the conversation unread though there is nothing
+ * new. */
+static enum convo_plan cursor_plan(struct convo *convo, struct convo_op *op)
+{
+    return member_stays(convo_caller(convo, op->act)) ? CONVO_GO : act_refuse_stranger(op->act);
+}
+
+static void read_to_apply(struct convo *convo, const struct convo_op *op)
+{
+    struct cursor_act *cursor = act_cursor(op->act);
+    struct member *caller = convo_caller(convo, op->act);
+
+    if (cursor->seq > convo->committed.seq)
+        cursor->seq = convo->committed.seq;
+    cursor->is_news = caller != NULL && caller->read_seq < cursor->seq;
+    if (cursor->is_news)
+        caller->read_seq = cursor->seq;
+}
+
+static void read_to_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct cursor_act *cursor = act_cursor(op->act);
+
+    if (cursor->is_news)
+        convo_stream_tell_read(convo, ctx, op->act->claims->issuer, cursor->seq);
+}
+
+const struct act_type read_to_act_type = {
+    .name = "read_to",
+    ACT_PAYLOAD(cursor),
+    .plan = cursor_plan,
+    .store = convo_store_read_to,
+    .apply = read_to_apply,
+    .tell = read_to_tell,
+};
+
+const struct act_type mark_unread_act_type = {
+    .name = "mark_unread",
+    ACT_PAYLOAD(cursor),
+    .plan = cursor_plan,
+    .store = convo_store_mark_unread,
 };

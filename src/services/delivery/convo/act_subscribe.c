@@ -33,16 +33,14 @@ static void subscribe_tell(struct convo *convo, struct tr_context *ctx, const st
 
 const struct act_type member_act_type = {
     .name = "member",
-    .payload = PAYLOAD_SUBSCRIBE,
-    .size = sizeof(struct subscribe_act),
+    ACT_PAYLOAD(subscribe),
     .plan = member_plan,
     .flags = ACT_READS,
 };
 
 const struct act_type subscribe_act_type = {
     .name = "subscribe",
-    .payload = PAYLOAD_SUBSCRIBE,
-    .size = sizeof(struct subscribe_act),
+    ACT_PAYLOAD(subscribe),
     .plan = subscribe_plan,
     .tell = subscribe_tell,
     .flags = ACT_READS | ACT_NEEDS_ACTOR,
@@ -68,8 +66,7 @@ static bool listening_peek(const struct convo_slot *slot, struct act *act)
 
 const struct act_type listening_act_type = {
     .name = "listening",
-    .payload = PAYLOAD_LISTENING,
-    .size = sizeof(struct listening_act),
+    ACT_PAYLOAD(listening),
     .fini = listening_fini,
     .peek = listening_peek,
     .flags = ACT_READS | ACT_NEEDS_ACTOR,

@@ -11,14 +11,6 @@
 #include "services/delivery/api/policy_api.h"
 #include "services/delivery/convo/act.h"
 
-#define ACT_ACCESSOR(noun, tag)                                                                    \
-    _Static_assert(offsetof(struct noun##_act, act) == 0, "act_create allocates the head");        \
-    static inline struct noun##_act *act_##noun(struct act *act)                                   \
-    {                                                                                              \
-        tr_assert(act->type->payload == (tag));                                                    \
-        return (struct noun##_act *)(void *)((char *)act - offsetof(struct noun##_act, act));      \
-    }
-
 /* ---- act_commit.c: everything that moves the epoch ------------------------------------------ */
 
 enum commit_kind {
@@ -45,7 +37,6 @@ struct commit_act {
     struct span app_bytes; /* an application message of the next epoch */
     struct act_invite invite;
 };
-ACT_ACCESSOR(commit, PAYLOAD_COMMIT)
 extern const struct act_type commit_act_type;
 
 /* Hashes the commit's bytes. A commit without bytes (numbered) is hashed by what it asks for, so
@@ -61,7 +52,6 @@ struct creation_act {
     struct span name, description, suite;
     uint64_t epoch;
 };
-ACT_ACCESSOR(creation, PAYLOAD_CREATION)
 extern const struct act_type creation_act_type;
 
 /* ---- act_message.c -------------------------------------------------------------------------- */
@@ -71,7 +61,6 @@ struct message_act {
     struct act_content content;
     struct span id; /* chosen by the sender */
 };
-ACT_ACCESSOR(message, PAYLOAD_MESSAGE)
 extern const struct act_type message_act_type;
 extern const struct act_type proposal_act_type;
 /* An application message for current subscribers, never stored. */
@@ -83,15 +72,6 @@ extern const struct act_type epoch_act_type;
 extern const struct act_type view_act_type;  /* getConvo */
 extern const struct act_type state_act_type; /* the actor's memory, for operators */
 
-/* The stored GroupInfo, for members and for accounts that may join. */
-struct context_act {
-    struct act act;
-    struct act_invite invite;
-    bool wants_mls; /* message/mls rather than JSON */
-};
-ACT_ACCESSOR(context, PAYLOAD_CONTEXT)
-extern const struct act_type context_act_type;
-
 /* Is `seq` the newest number? Answered from memory, or must_read is set. */
 struct poll_act {
     struct act act;
@@ -100,8 +80,15 @@ struct poll_act {
     uint64_t kept_from;
     bool must_read; /* memory does not know: ask the database */
 };
-ACT_ACCESSOR(poll, PAYLOAD_POLL)
 extern const struct act_type poll_act_type;
+
+struct cursor_act {
+    struct act act;
+    uint64_t seq;
+    bool is_news; /* stored: the cursor moved forward */
+};
+extern const struct act_type read_to_act_type;
+extern const struct act_type mark_unread_act_type;
 
 /* ---- act_subscribe.c ------------------------------------------------------------------------ */
 
@@ -113,7 +100,6 @@ struct subscribe_act {
     bool is_websocket;
     bool is_stream_gone; /* the client left before the act was planned */
 };
-ACT_ACCESSOR(subscribe, PAYLOAD_SUBSCRIBE)
 extern const struct act_type member_act_type; /* is the caller a member? Sets seq */
 extern const struct act_type subscribe_act_type;
 
@@ -123,19 +109,7 @@ struct listening_act {
     struct span *dids; /* owned */
     uint32_t count;
 };
-ACT_ACCESSOR(listening, PAYLOAD_LISTENING)
 extern const struct act_type listening_act_type;
-
-/* ---- act_cursor.c --------------------------------------------------------------------------- */
-
-struct cursor_act {
-    struct act act;
-    uint64_t seq;
-    bool is_news; /* stored: the cursor moved forward */
-};
-ACT_ACCESSOR(cursor, PAYLOAD_CURSOR)
-extern const struct act_type read_to_act_type;
-extern const struct act_type mark_unread_act_type;
 
 /* ---- act_group_info.c ----------------------------------------------------------------------- */
 
@@ -144,10 +118,17 @@ struct group_info_act {
     struct act_group_info info;
     uint64_t epoch;
 };
-ACT_ACCESSOR(group_info, PAYLOAD_GROUP_INFO)
 extern const struct act_type group_info_act_type;
 
-/* ---- act_role.c ----------------------------------------------------------------------------- */
+/* The stored GroupInfo, for members and for accounts that may join. */
+struct context_act {
+    struct act act;
+    struct act_invite invite;
+    bool wants_mls; /* message/mls rather than JSON */
+};
+extern const struct act_type context_act_type;
+
+/* ---- act_policy.c --------------------------------------------------------------------------- */
 
 struct role_act {
     struct act act;
@@ -155,21 +136,17 @@ struct role_act {
     bool is_admin; /* else moderator */
     bool is_given; /* else taken */
 };
-ACT_ACCESSOR(role, PAYLOAD_ROLE)
 extern const struct act_type role_act_type;
-
-/* ---- act_policy.c --------------------------------------------------------------------------- */
 
 struct policy_act {
     struct act act;
     struct convo_policy policy; /* planned: the whole new policy */
     uint32_t changes;           /* a bit per field */
 };
-ACT_ACCESSOR(policy, PAYLOAD_POLICY)
 extern const struct act_type policy_act_type;
 extern const struct act_type policy_read_act_type;
 
-/* ---- act_confirm.c, act_report.c, act_reset.c: see convo_recovery.c ------------------------- */
+/* ---- act_recovery.c: see convo_recovery.c --------------------------------------------------- */
 
 /* The caller is in `epoch`, whose authenticator has this hash. */
 struct confirm_act {
@@ -178,7 +155,6 @@ struct confirm_act {
     unsigned char sha256[32];
     bool is_fork; /* stored: another member confirmed another hash */
 };
-ACT_ACCESSOR(confirm, PAYLOAD_CONFIRM)
 extern const struct act_type confirm_act_type;
 
 /* The caller cannot process the commit `sha256` made at `base_epoch`. */
@@ -190,7 +166,6 @@ struct report_act {
     struct span *added; /* owned, planned: accounts that leave with the revoked commit */
     uint32_t added_count;
 };
-ACT_ACCESSOR(report, PAYLOAD_REPORT)
 extern const struct act_type report_act_type;
 
 /* Replaces the group by a new one with the same members. */
@@ -198,7 +173,6 @@ struct reset_act {
     struct act act;
     struct span group; /* the new group's id, as text or hex */
 };
-ACT_ACCESSOR(reset, PAYLOAD_RESET)
 extern const struct act_type reset_act_type;
 
 /* ---- act_notice.c: events that are told and not stored --------------------------------------- */
@@ -209,9 +183,19 @@ struct notice_act {
     struct span did, device;
     uint64_t count; /* packages_low: key packages left; refresh: members that heard it */
 };
-ACT_ACCESSOR(notice, PAYLOAD_NOTICE)
 extern const struct act_type notice_act_type;       /* from the service, to all subscribers */
 extern const struct act_type packages_low_act_type; /* to the streams of `did` alone */
 extern const struct act_type refresh_act_type;      /* the caller needs a fresh GroupInfo */
+
+/* ---- act_<payload>() ------------------------------------------------------------------------ */
+
+#define ACT_ACCESSOR(noun)                                                                         \
+    _Static_assert(offsetof(struct noun##_act, act) == 0, "act_create allocates the head");        \
+    static inline struct noun##_act *act_##noun(struct act *act)                                   \
+    {                                                                                              \
+        tr_assert(act->type->payload == PAYLOAD_##noun);                                           \
+        return (struct noun##_act *)(void *)((char *)act - offsetof(struct noun##_act, act));      \
+    }
+ACT_PAYLOADS(ACT_ACCESSOR)
 
 #endif

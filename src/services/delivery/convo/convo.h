@@ -208,8 +208,7 @@ enum convo_plan convo_check_roster(const struct convo *convo, struct act *act);
 /* May the caller join by itself? Sets what the invite must be. */
 enum convo_plan convo_plan_join(const struct convo *convo, struct act *act,
     struct act_invite *invite, const struct member *caller);
-enum convo_plan role_plan_admin(const struct convo *convo, struct act *act); /* act_role.c */
-enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op);   /* act_read.c */
+enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op); /* act_read.c */
 
 /* ---- convo_outcome.c ------------------------------------------------------------------------ */
 
@@ -457,7 +456,6 @@ struct convo_view {
 /* False: it is awake, not loaded, or does not exist. */
 bool convo_slot_view(
     const struct convo_slot *slot, struct span caller, struct convo_view *ret_view);
-bool read_peek_epoch(const struct convo_slot *slot, struct act *act); /* act_poll.c */
 /* NULL if it sleeps. */
 struct convo *convo_slot_awake(const struct convo_slot *slot);
 /* Wakes it. NULL when out of memory. */

@@ -4,9 +4,9 @@
  * The server accepts one commit per epoch. A commit that the members cannot process would block the
  * conversation: the server is at epoch n + 1, and all members stay at n. Three calls prevent that:
  *
- *   confirmEpoch         a member says that it has entered an epoch        (act_confirm.c)
- *   reportInvalidCommit  a member says that it cannot process the commit   (act_report.c)
- *   resetGroup           an admin replaces the group by a new one          (act_reset.c)
+ *   confirmEpoch         a member says that it has entered an epoch        (act_recovery.c)
+ *   reportInvalidCommit  a member says that it cannot process the commit   (act_recovery.c)
+ *   resetGroup           an admin replaces the group by a new one          (act_recovery.c)
  *
  * The server hears a member in an epoch when it gets a message, proposal or commit made in that
  * epoch, a confirmEpoch, or the confirmation of a Welcome to it. Until then the epoch is

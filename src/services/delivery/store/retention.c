@@ -91,7 +91,7 @@ static void end_round(struct retention *retention, int status)
 
 /* `trims` is odd while a unit is in flight and even otherwise: a reader that sees the same even
  * number twice knows that no log was trimmed in between. After an unknown outcome it stays odd
- * until the next round. Pairs with the loads in act_poll.c. */
+ * until the next round. Pairs with the loads in act_read.c. */
 static void note_trim(struct retention *retention, bool is_back)
 {
     uint64_t trims = atomic_load_explicit(retention->trims, memory_order_relaxed) | 1;

@@ -1,27 +1,107 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_report.c: the call reportInvalidCommit. A member reports that it cannot process the commit
- * that started the current epoch. The server stores the report; the report that completes the
- * quorum revokes the commit in the same unit. convo_recovery.c has the rules. */
+/* act_recovery.c: acts that find and repair a broken group; convo_recovery.c has the rules.
+ *
+ * confirmEpoch: a member has entered an epoch, and sends the hash of its epoch authenticator.
+ * Different hashes of one epoch mean that the group has forked.
+ *
+ * reportInvalidCommit: a member reports that it cannot process the commit that started the current
+ * epoch. The server stores the report; the report that completes the quorum revokes the commit in
+ * the same unit.
+ *
+ * resetGroup: an admin replaces a group that cannot be repaired by a new one with the same
+ * members. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "crypto/digest.h"
+#include "crypto/encoding.h"
 #include "json/json_write.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
 #include "support/metric.h"
 
 static struct metric metrics[] = {
+    { "troupe_delivery_forks_suspected_total", NULL,
+        "Confirmations of an epoch whose hash differs from an earlier one.", METRIC_COUNTER, 0,
+        NULL, NULL },
     { "troupe_delivery_commits_revoked_total", NULL, "Commits that a quorum revoked.",
         METRIC_COUNTER, 0, NULL, NULL },
+    { "troupe_delivery_resets_total", NULL, "Groups that an admin replaced by a new one.",
+        METRIC_COUNTER, 0, NULL, NULL },
 };
+enum { FORKS, REVOKED, RESETS };
+
+/* ---- confirmEpoch ---------------------------------------------------------------------------- */
+
+static enum convo_plan confirm_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct confirm_act *confirm = act_confirm(op->act);
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    if (!member_stays(convo_caller(convo, op->act)))
+        return act_refuse_stranger(op->act);
+    if (convo->planned.kind == CONVO_NUMBERED)
+        return act_refuse(op->act, 400, "NumberedConversation",
+            "The server counts the epochs of this conversation; there is nothing to confirm.");
+    if (confirm->epoch > convo->planned.epoch)
+        return act_refuse(
+            op->act, 409, "EpochMismatch", "The conversation has not reached this epoch.");
+    if (confirm->epoch > convo->committed.epoch)
+        return CONVO_WAIT;
+    convo_plan_heard(op, confirm->epoch);
+    return CONVO_GO;
+}
+
+static void confirm_apply(struct convo *convo, const struct convo_op *op)
+{
+    const struct confirm_act *confirm = act_confirm(op->act);
+
+    tr_assert(confirm->epoch <= convo->committed.epoch);
+    if (convo->committed.confirmed < confirm->epoch)
+        convo->committed.confirmed = confirm->epoch;
+    metric_add(&metrics[FORKS], confirm->is_fork);
+}
+
+static void confirm_answer(const struct convo *convo, const struct convo_op *op)
+{
+    const struct confirm_act *confirm = act_confirm(op->act);
+    struct json_writer writer = json_writer(&op->act->answer);
+
+    (void)convo;
+    json_put_object(&writer, NULL);
+    json_put_bool(&writer, "confirmed", true);
+    json_put_bool(&writer, "forkSuspected", confirm->is_fork);
+    json_put_int(&writer, "epoch", (int64_t)confirm->epoch);
+    json_put_end(&writer);
+}
+
+static void confirm_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct confirm_act *confirm = act_confirm(op->act);
+
+    if (confirm->is_fork)
+        convo_stream_tell(convo, ctx,
+            &(struct delivery_event){
+                .convo = convo_span(convo), .kind = DELIVERY_FORK, .epoch = confirm->epoch });
+}
+
+const struct act_type confirm_act_type = {
+    .name = "confirm",
+    ACT_PAYLOAD(confirm),
+    .plan = confirm_plan,
+    .store = recovery_store_confirm,
+    .stored = recovery_confirm_stored,
+    .apply = confirm_apply,
+    .answer = confirm_answer,
+    .tell = confirm_tell,
+};
+
+/* ---- reportInvalidCommit --------------------------------------------------------------------- */
 
 static void report_fini(struct act *act)
 {
     base_free(act_report(act)->added);
 }
-
-/* ---- the count ------------------------------------------------------------------------------ */
 
 struct quorum {
     uint32_t reports; /* the caller's included */
@@ -65,8 +145,6 @@ static void write_report(struct act *act, struct quorum quorum, bool is_revoked,
     json_put_int(&writer, "epoch", (int64_t)epoch);
     json_put_end(&writer);
 }
-
-/* ---- plan ----------------------------------------------------------------------------------- */
 
 /* Lists the accounts that the commit added: the revocation ends their streams. The spans point into
  * the roster, which stays valid until the conversation is read again, after the answer. */
@@ -158,15 +236,13 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
     return quorum.reports < quorum.needed ? CONVO_GO : plan_revocation(convo, op, report);
 }
 
-/* ---- store, apply, answer, tell ------------------------------------------------------------- */
-
 static void report_apply(struct convo *convo, const struct convo_op *op)
 {
     struct member *caller = convo_caller(convo, op->act);
 
     if (op->is_exclusive) {
         recovery_apply_exclusive(convo, op);
-        metric_add(&metrics[0], 1);
+        metric_add(&metrics[REVOKED], 1);
     } else if (caller != NULL) {
         caller->has_reported = true;
     }
@@ -200,12 +276,104 @@ static void report_tell(struct convo *convo, struct tr_context *ctx, const struc
 
 const struct act_type report_act_type = {
     .name = "report",
-    .payload = PAYLOAD_REPORT,
-    .size = sizeof(struct report_act),
+    ACT_PAYLOAD(report),
     .fini = report_fini,
     .plan = report_plan,
     .store = recovery_store_report,
     .apply = report_apply,
     .answer = report_answer,
     .tell = report_tell,
+};
+
+/* ---- resetGroup ------------------------------------------------------------------------------ */
+
+void reset_names_of(struct span name, struct reset_names *names)
+{
+    size_t size;
+
+    names->list[0] = names->list[1] = names->list[2] = name;
+    if (name.size <= ACT_CONVO_SIZE_MAX)
+        names->list[1] =
+            (struct span){ names->hex, crypto_hex_encode(name.at, name.size, names->hex) };
+    if (crypto_hex_decode(name, names->id, sizeof names->id, &size) == 0)
+        names->list[2] = (struct span){ names->id, size };
+}
+
+static bool is_same_group(struct span one, struct span other)
+{
+    struct reset_names ones, others;
+
+    reset_names_of(one, &ones);
+    reset_names_of(other, &others);
+    for (size_t i = 0; i < RESET_NAMES; i++)
+        for (size_t j = 0; j < RESET_NAMES; j++)
+            if (span_equal(ones.list[i], others.list[j]))
+                return true;
+    return false;
+}
+
+static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct reset_act *reset = act_reset(op->act);
+    const struct member *caller = convo_caller(convo, op->act);
+    unsigned char notice[32];
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    op->is_exclusive = true;
+    if (!member_stays(caller))
+        return act_refuse_stranger(op->act);
+    if (convo->flying.first != NULL)
+        return CONVO_EXCLUSIVE;
+    if (!member_is_admin(caller))
+        return convo_refuse_non_admin(op->act);
+    if (is_same_group(reset->group, convo_group_name(convo)) ||
+        is_same_group(reset->group, convo_span(convo)))
+        return convo_refuse_group_id(op->act);
+    tr_assert(convo->flying.first == NULL);
+    op->after.epoch = op->after.confirmed = 0;
+    op->after.kind = CONVO_UNDECIDED;
+    op->after.seq++;
+    crypto_sha256(reset->group.at, reset->group.size, notice);
+    convo_extend_chain(&op->after, op->before.epoch, notice);
+    return CONVO_GO;
+}
+
+static void reset_apply(struct convo *convo, const struct convo_op *op)
+{
+    recovery_apply_exclusive(convo, op);
+    metric_add(&metrics[RESETS], 1);
+}
+
+static void reset_answer(const struct convo *convo, const struct convo_op *op)
+{
+    struct json_writer writer = json_writer(&op->act->answer);
+
+    (void)convo;
+    json_put_object(&writer, NULL);
+    json_put_bool(&writer, "success", true);
+    json_put_string(&writer, "groupId", act_reset(op->act)->group);
+    json_put_int(&writer, "epoch", 0);
+    json_put_int(&writer, "seq", (int64_t)op->after.seq);
+    json_put_end(&writer);
+}
+
+static void reset_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    convo_stream_tell(convo, ctx,
+        &(struct delivery_event){ .convo = convo_span(convo),
+            .seq = op->after.seq,
+            .kind = LOG_RESET,
+            .epoch = op->after.epoch,
+            .bytes = act_reset(op->act)->group,
+            .created_ms = op->now_ms });
+}
+
+const struct act_type reset_act_type = {
+    .name = "reset",
+    ACT_PAYLOAD(reset),
+    .plan = reset_plan,
+    .store = recovery_store_reset,
+    .apply = reset_apply,
+    .answer = reset_answer,
+    .tell = reset_tell,
 };

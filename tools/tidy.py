@@ -212,6 +212,7 @@ def public_names(tidy):
     for path in tidy.c_files("include/troupe/"):
         for line, text in declarations(tidy, path):
             text = re.sub(r"__attribute__\s*\(\(.*?\)\)\s*\)?|\b_Noreturn\b", " ", text, flags=re.DOTALL)
+            text = re.sub(r"^(TR_READY_[A-Z]+\(\w+\)\s*)+", "", text)  # inline functions of a macro
             if re.match(r"(typedef|static|_Static_assert|struct\s+\w+\s*$|union\s+\w+\s*$|enum\b)", text) or not text:
                 continue
             called = re.search(r"\b(?!TR_API\b)([A-Za-z_]\w*)\s*\(", text)

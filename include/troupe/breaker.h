@@ -46,29 +46,7 @@ struct tr_breaker {
     struct tr__breaker *inner;
 };
 
-/* A sender of it that takes no message but its own. */
-typedef struct tr_breaker_sender {
-    tr_sender raw;
-} tr_breaker_sender;
-
-static inline tr_breaker_sender tr_breaker_of(tr_sender raw)
-{
-    tr_breaker_sender sender = { raw };
-
-    return sender;
-}
-
-static inline tr_breaker_sender tr_breaker_clone(tr_breaker_sender sender, const char *owner)
-{
-    tr_breaker_sender clone = { tr_sender_clone(sender.raw, owner) };
-
-    return clone;
-}
-
-static inline void tr_breaker_drop(tr_breaker_sender *sender)
-{
-    tr_sender_drop(&sender->raw);
-}
+TR_READY_SENDER(breaker)
 
 TR_API extern const struct tr_type tr_breaker_type;
 
@@ -81,8 +59,6 @@ TR_API int tr_breaker_spawn(struct tr_system *system, const struct tr_breaker_op
  * probes are under way); or TR_EFULL. */
 TR_API int tr_breaker_ask(struct tr_context *ctx, tr_breaker_sender breaker, const void *message,
     size_t size, const struct tr_ask_options *options);
-TR_API int tr_breaker_future(tr_breaker_sender breaker, const void *message, size_t size,
-    uint64_t timeout_ns, struct tr_future **ret_future);
 TR_API int tr_breaker_wait(tr_breaker_sender breaker, const void *message, size_t size, void *value,
     size_t value_size, size_t *ret_size, uint64_t timeout_ns);
 
@@ -101,10 +77,7 @@ struct tr_breaker_stats {
     uint32_t window_answers; /* in the window now */
     uint32_t window_failures;
 };
-TR_API int tr_breaker_stats_ask(
-    struct tr_context *ctx, tr_breaker_sender breaker, const struct tr_ask_options *options);
-TR_API int tr_breaker_stats_wait(
-    tr_breaker_sender breaker, struct tr_breaker_stats *ret_stats, uint64_t timeout_ns);
+TR_READY_STATS(breaker)
 
 #ifdef __cplusplus
 }

@@ -23,29 +23,7 @@ struct tr_cache {
     struct tr__cache *inner;
 };
 
-/* A sender of it that takes no message but its own. */
-typedef struct tr_cache_sender {
-    tr_sender raw;
-} tr_cache_sender;
-
-static inline tr_cache_sender tr_cache_of(tr_sender raw)
-{
-    tr_cache_sender sender = { raw };
-
-    return sender;
-}
-
-static inline tr_cache_sender tr_cache_clone(tr_cache_sender sender, const char *owner)
-{
-    tr_cache_sender clone = { tr_sender_clone(sender.raw, owner) };
-
-    return clone;
-}
-
-static inline void tr_cache_drop(tr_cache_sender *sender)
-{
-    tr_sender_drop(&sender->raw);
-}
+TR_READY_SENDER(cache)
 
 TR_API extern const struct tr_type tr_cache_type;
 

@@ -105,9 +105,8 @@ struct tr_flow {
     uint32_t pending; /* slots whose answer has not come, also of rows before */
     int wait_status;  /* first failure of what is waited for */
     bool first, first_good;
-    bool has_timer, has_deadline;
-    uint64_t timer_id, deadline_id;
-    uint64_t deadline_ns; /* absolute; 0 is none */
+    uint64_t timer_id, deadline_id; /* 0 is none */
+    uint64_t deadline_ns;           /* absolute; 0 is none */
     uint64_t timeout_ns;
     tr_reply_handle reply;
 };

@@ -52,7 +52,6 @@ TR_API void tr_pool_unref(struct tr_pool **pool);
 
 /* Which worker a key belongs to: the same as long as the pool lives. */
 TR_API uint32_t tr_pool_index(const struct tr_pool *pool, const void *key, size_t key_size);
-TR_API uint32_t tr_pool_workers(const struct tr_pool *pool);
 /* The sender of a worker, for everything that has no function here. Borrowed: valid as long as the
  * pool is held. */
 TR_API tr_sender tr_pool_worker(const struct tr_pool *pool, uint32_t index);

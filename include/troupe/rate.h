@@ -67,29 +67,7 @@ struct tr_limiter {
     struct tr__limiter *inner;
 };
 
-/* A sender of it that takes no message but its own. */
-typedef struct tr_limiter_sender {
-    tr_sender raw;
-} tr_limiter_sender;
-
-static inline tr_limiter_sender tr_limiter_of(tr_sender raw)
-{
-    tr_limiter_sender sender = { raw };
-
-    return sender;
-}
-
-static inline tr_limiter_sender tr_limiter_clone(tr_limiter_sender sender, const char *owner)
-{
-    tr_limiter_sender clone = { tr_sender_clone(sender.raw, owner) };
-
-    return clone;
-}
-
-static inline void tr_limiter_drop(tr_limiter_sender *sender)
-{
-    tr_sender_drop(&sender->raw);
-}
+TR_READY_SENDER(limiter)
 
 TR_API extern const struct tr_type tr_limiter_type;
 
@@ -118,10 +96,7 @@ struct tr_limiter_stats {
     uint64_t forgotten; /* buckets, full or not */
     uint32_t keys;
 };
-TR_API int tr_limiter_stats_ask(
-    struct tr_context *ctx, tr_limiter_sender limiter, const struct tr_ask_options *options);
-TR_API int tr_limiter_stats_wait(
-    tr_limiter_sender limiter, struct tr_limiter_stats *ret_stats, uint64_t timeout_ns);
+TR_READY_STATS(limiter)
 
 #ifdef __cplusplus
 }

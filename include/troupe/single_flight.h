@@ -52,30 +52,7 @@ struct tr_single_flight {
     struct tr__single_flight *inner;
 };
 
-/* A sender of it that takes no message but its own. */
-typedef struct tr_single_flight_sender {
-    tr_sender raw;
-} tr_single_flight_sender;
-
-static inline tr_single_flight_sender tr_single_flight_of(tr_sender raw)
-{
-    tr_single_flight_sender sender = { raw };
-
-    return sender;
-}
-
-static inline tr_single_flight_sender tr_single_flight_clone(
-    tr_single_flight_sender sender, const char *owner)
-{
-    tr_single_flight_sender clone = { tr_sender_clone(sender.raw, owner) };
-
-    return clone;
-}
-
-static inline void tr_single_flight_drop(tr_single_flight_sender *sender)
-{
-    tr_sender_drop(&sender->raw);
-}
+TR_READY_SENDER(single_flight)
 
 TR_API extern const struct tr_type tr_single_flight_type;
 

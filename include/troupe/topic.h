@@ -25,29 +25,7 @@ struct tr_topic {
     struct tr__topic *inner;
 };
 
-/* A sender of it that takes no message but its own. */
-typedef struct tr_topic_sender {
-    tr_sender raw;
-} tr_topic_sender;
-
-static inline tr_topic_sender tr_topic_of(tr_sender raw)
-{
-    tr_topic_sender sender = { raw };
-
-    return sender;
-}
-
-static inline tr_topic_sender tr_topic_clone(tr_topic_sender sender, const char *owner)
-{
-    tr_topic_sender clone = { tr_sender_clone(sender.raw, owner) };
-
-    return clone;
-}
-
-static inline void tr_topic_drop(tr_topic_sender *sender)
-{
-    tr_sender_drop(&sender->raw);
-}
+TR_READY_SENDER(topic)
 
 TR_API extern const struct tr_type tr_topic_type;
 
@@ -100,10 +78,7 @@ struct tr_topic_stats {
     uint64_t refused;
     uint32_t subscribers;
 };
-TR_API int tr_topic_stats_ask(
-    struct tr_context *ctx, tr_topic_sender topic, const struct tr_ask_options *options);
-TR_API int tr_topic_stats_wait(
-    tr_topic_sender topic, struct tr_topic_stats *ret_stats, uint64_t timeout_ns);
+TR_READY_STATS(topic)
 
 #ifdef __cplusplus
 }

@@ -42,18 +42,17 @@ static const struct tr_step *step_of(const struct tr_flow_type *type, const stru
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-static void timer_stop(struct tr_context *ctx, struct tr_flow *flow)
+/* 0 is no timer. */
+static void flow_timer_stop(struct tr_context *ctx, uint64_t *id)
 {
-    if (flow->has_timer)
-        tr_timer_stop(ctx, flow->timer_id);
-    flow->has_timer = false;
+    if (*id != 0)
+        tr_timer_stop(ctx, *id);
+    *id = 0;
 }
 
 static void deadline_stop(struct tr_context *ctx, struct tr_flow *flow)
 {
-    if (flow->has_deadline)
-        tr_timer_stop(ctx, flow->deadline_id);
-    flow->has_deadline = false;
+    flow_timer_stop(ctx, &flow->deadline_id);
     flow->deadline_ns = 0;
 }
 
@@ -67,11 +66,9 @@ static int deadline_set(struct tr_context *ctx, struct tr_flow *flow, uint64_t d
         return 0;
     rc = tr_after(ctx, deadline_ns > now_ns ? deadline_ns - now_ns : 0, flow->tag + TAG_DEADLINE,
         &flow->deadline_id);
-    if (rc < 0)
-        return rc;
-    flow->has_deadline = true;
-    flow->deadline_ns = deadline_ns;
-    return 0;
+    if (rc == 0)
+        flow->deadline_ns = deadline_ns;
+    return rc;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -95,7 +92,7 @@ static void flow_end(
 {
     int status = flow->failed;
 
-    timer_stop(ctx, flow);
+    flow_timer_stop(ctx, &flow->timer_id);
     deadline_stop(ctx, flow);
     flow->waiting = 0;
     flow_answer(flow, status, NULL, 0);
@@ -109,7 +106,7 @@ static void flow_end(
 
 static void forget_waits(struct tr_context *ctx, struct tr_flow *flow)
 {
-    timer_stop(ctx, flow);
+    flow_timer_stop(ctx, &flow->timer_id);
     flow->waiting = 0;
     flow->wait_status = 0;
     flow->first = flow->first_good = false;
@@ -139,7 +136,7 @@ static bool to_undo(
 /* Return whether the asks that the row waits for have ended. */
 static bool is_settled(const struct tr_flow *flow)
 {
-    return (flow->waiting == 0 && !flow->has_timer) || (flow->first && flow->first_good);
+    return (flow->waiting == 0 && flow->timer_id == 0) || (flow->first && flow->first_good);
 }
 
 static bool has_failed(const struct tr_flow *flow)
@@ -290,7 +287,7 @@ static void flow_on_end(const struct tr_flow_type *type, void *self, struct tr_c
 static void on_deadline(
     const struct tr_flow_type *type, void *self, struct tr_context *ctx, struct tr_flow *flow)
 {
-    flow->has_deadline = false;
+    flow->deadline_id = 0;
     flow->state = FLOW_RUNNING;
     flow->status = TR_ETIMEOUT;
     if (to_undo(type, ctx, flow, TR_ETIMEOUT))
@@ -326,10 +323,10 @@ bool tr_flow_event(const struct tr_flow_type *type, void *self, struct tr_contex
     if (event->kind == TR_EVENT_REPLY && slot < TR_FLOW_SLOTS) {
         if (event->status != TR_ACCEPTED)
             on_answer(type, self, ctx, flow, slot, event);
-    } else if (slot == TAG_DEADLINE && flow->has_deadline) {
+    } else if (slot == TAG_DEADLINE && flow->deadline_id != 0) {
         on_deadline(type, self, ctx, flow);
-    } else if (slot == TAG_TIMER && flow->has_timer) {
-        flow->has_timer = false;
+    } else if (slot == TAG_TIMER && flow->timer_id != 0) {
+        flow->timer_id = 0;
         flow_on_end(type, self, ctx, flow, slot, event);
     }
     return true;
@@ -396,12 +393,9 @@ int tr_flow_after(struct tr_context *ctx, struct tr_flow *flow, uint64_t delay_n
     int rc;
 
     tr_assert_use(flow->state == FLOW_RUNNING, "a flow sets its timer inside its steps");
-    timer_stop(ctx, flow);
+    flow_timer_stop(ctx, &flow->timer_id);
     rc = tr_after(ctx, delay_ns, flow->tag + TAG_TIMER, &flow->timer_id);
-    if (rc < 0)
-        return flow_refused(flow, rc);
-    flow->has_timer = true;
-    return 0;
+    return rc < 0 ? flow_refused(flow, rc) : 0;
 }
 
 enum tr_flow_next tr_flow_goto(struct tr_flow *flow, uint32_t row)

@@ -119,6 +119,17 @@ int tr__ready_wait(tr_sender to, struct tr__ready_message *message, void *value,
     return rc;
 }
 
+int tr_ready_stats_ask(struct tr_context *ctx, tr_sender to, const struct tr_ask_options *options)
+{
+    return tr__ready_ask(ctx, to, &(struct tr__ready_message){ .kind = READY_STATS }, options);
+}
+
+int tr_ready_stats_wait(tr_sender to, void *ret_stats, size_t size, uint64_t timeout_ns)
+{
+    return tr__ready_wait(
+        to, &(struct tr__ready_message){ .kind = READY_STATS }, ret_stats, size, NULL, timeout_ns);
+}
+
 /* ---- the table ------------------------------------------------------------------------------ */
 
 enum { BUCKETS_FIRST = 64 };

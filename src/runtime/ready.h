@@ -15,12 +15,12 @@
 
 /* ---- the message: a kind, two numbers, a key and a value ------------------------------------ */
 
-enum { READY_INLINE = 16 };
+enum { READY_INLINE = 16, READY_STATS = 0 };
 
 /* Key and value lie one after the other: inside while they fit, else in one block that the message
  * owns. */
 struct tr__ready_message {
-    uint32_t kind; /* the actor's own */
+    uint32_t kind; /* the actor's own, or READY_STATS */
     uint32_t key_size;
     uint32_t value_size;
     uint32_t flags;  /* the actor's own */

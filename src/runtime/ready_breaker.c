@@ -23,7 +23,7 @@ enum { FAILURES_DEFAULT = 5, FLIGHTS_DEFAULT = 1024, SLICES = 16 };
 static const uint64_t window_default_ns = UINT64_C(10000000000);
 static const uint64_t open_default_ns = UINT64_C(5000000000);
 
-enum kind { KIND_ASK, KIND_STATS };
+enum { KIND_ASK = READY_STATS + 1 };
 
 struct flight {
     tr_reply_handle reply;
@@ -284,7 +284,7 @@ static enum tr_next breaker_handle(void *state, struct tr_context *ctx, void *me
     struct tr_breaker *self = state;
     struct tr__ready_message *m = message;
 
-    if (m->kind == KIND_STATS)
+    if (m->kind == READY_STATS)
         breaker_handle_stats(self, ctx);
     else
         breaker_handle_ask(self, ctx, m);
@@ -367,7 +367,7 @@ static const char *breaker_message_name(const void *message)
 {
     const struct tr__ready_message *m = message;
 
-    return m->kind == KIND_STATS ? "stats" : "ask";
+    return m->kind == READY_STATS ? "stats" : "ask";
 }
 
 const struct tr_type tr_breaker_type = {
@@ -409,20 +409,6 @@ int tr_breaker_ask(struct tr_context *ctx, tr_breaker_sender breaker, const void
     return rc < 0 ? rc : tr__ready_ask(ctx, breaker.raw, &m, options);
 }
 
-int tr_breaker_future(tr_breaker_sender breaker, const void *message, size_t size,
-    uint64_t timeout_ns, struct tr_future **ret_future)
-{
-    struct tr__ready_message m;
-    int rc = ask_message(message, size, &m);
-
-    if (rc < 0)
-        return rc;
-    rc = tr_ask_future(breaker.raw, &m, sizeof m, timeout_ns, ret_future);
-    if (rc < 0)
-        tr__ready_release(&m);
-    return rc;
-}
-
 int tr_breaker_wait(tr_breaker_sender breaker, const void *message, size_t size, void *value,
     size_t value_size, size_t *ret_size, uint64_t timeout_ns)
 {
@@ -430,20 +416,4 @@ int tr_breaker_wait(tr_breaker_sender breaker, const void *message, size_t size,
     int rc = ask_message(message, size, &m);
 
     return rc < 0 ? rc : tr__ready_wait(breaker.raw, &m, value, value_size, ret_size, timeout_ns);
-}
-
-int tr_breaker_stats_ask(
-    struct tr_context *ctx, tr_breaker_sender breaker, const struct tr_ask_options *options)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_ask(ctx, breaker.raw, &m, options);
-}
-
-int tr_breaker_stats_wait(
-    tr_breaker_sender breaker, struct tr_breaker_stats *ret_stats, uint64_t timeout_ns)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_wait(breaker.raw, &m, ret_stats, sizeof *ret_stats, NULL, timeout_ns);
 }

@@ -300,11 +300,6 @@ void tr_pool_unref(struct tr_pool **pool)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-uint32_t tr_pool_workers(const struct tr_pool *pool)
-{
-    return pool->workers;
-}
-
 uint32_t tr_pool_index(const struct tr_pool *pool, const void *key, size_t key_size)
 {
     return (uint32_t)(base_siphash(route_key, key, key_size) % pool->workers);

@@ -96,7 +96,7 @@ uint64_t tr_bucket_full_ns(const struct tr_bucket *bucket, const struct tr_rate 
 
 /* ---- the limiter ---------------------------------------------------------------------------- */
 
-enum kind { KIND_TAKE, KIND_STATS };
+enum { KIND_TAKE = READY_STATS + 1 };
 
 struct limited {
     struct tr__entry entry;
@@ -198,7 +198,7 @@ static enum tr_next limiter_handle(void *state, struct tr_context *ctx, void *me
     struct tr_limiter *self = state;
     struct tr__ready_message *m = message;
 
-    if (m->kind == KIND_STATS) {
+    if (m->kind == READY_STATS) {
         self->inner->stats.keys = self->inner->table.count;
         tr_reply(ctx, 0, &self->inner->stats, sizeof self->inner->stats);
     } else {
@@ -250,7 +250,7 @@ static const char *limiter_message_name(const void *message)
 {
     const struct tr__ready_message *m = message;
 
-    return m->kind == KIND_STATS ? "stats" : "take";
+    return m->kind == READY_STATS ? "stats" : "take";
 }
 
 const struct tr_type tr_limiter_type = {
@@ -295,20 +295,4 @@ int tr_limiter_wait(tr_limiter_sender limiter, const void *key, size_t key_size,
     return rc < 0 ? rc
                   : tr__ready_wait(limiter.raw, &m, ret_limit,
                         ret_limit == NULL ? 0 : sizeof *ret_limit, NULL, timeout_ns);
-}
-
-int tr_limiter_stats_ask(
-    struct tr_context *ctx, tr_limiter_sender limiter, const struct tr_ask_options *options)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_ask(ctx, limiter.raw, &m, options);
-}
-
-int tr_limiter_stats_wait(
-    tr_limiter_sender limiter, struct tr_limiter_stats *ret_stats, uint64_t timeout_ns)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_wait(limiter.raw, &m, ret_stats, sizeof *ret_stats, NULL, timeout_ns);
 }

@@ -18,7 +18,7 @@
 
 enum { SUBSCRIBERS_DEFAULT = 1024 };
 
-enum kind { KIND_PUBLISH, KIND_SUBSCRIBE, KIND_UNSUBSCRIBE, KIND_STATS };
+enum { KIND_PUBLISH = READY_STATS + 1, KIND_SUBSCRIBE, KIND_UNSUBSCRIBE };
 
 /* The value of a subscribe message; the notice follows. The sender is the message's own. */
 struct request {
@@ -269,7 +269,7 @@ static enum tr_next topic_handle(void *state, struct tr_context *ctx, void *mess
     struct tr__ready_message *m = message;
     int rc = 0;
 
-    switch ((enum kind)m->kind) {
+    switch (m->kind) {
     case KIND_PUBLISH:
         rc = handle_publish(self, ctx, m);
         break;
@@ -279,7 +279,7 @@ static enum tr_next topic_handle(void *state, struct tr_context *ctx, void *mess
     case KIND_UNSUBSCRIBE:
         rc = handle_unsubscribe(inner, ctx, m);
         break;
-    case KIND_STATS:
+    case READY_STATS:
         inner->stats.subscribers = inner->table.count;
         tr_reply(ctx, 0, &inner->stats, sizeof inner->stats);
         break;
@@ -361,7 +361,7 @@ static int topic_reset(void *state, enum tr_why why)
 
 static const char *topic_message_name(const void *message)
 {
-    static const char *const names[] = { "publish", "subscribe", "unsubscribe", "stats" };
+    static const char *const names[] = { "stats", "publish", "subscribe", "unsubscribe" };
 
     return names[((const struct tr__ready_message *)message)->kind];
 }
@@ -483,20 +483,4 @@ int tr_topic_publish(tr_topic_sender topic, const void *message, size_t size)
     int rc = tr__ready_fill(&m, (struct tr__bytes){ 0 }, (struct tr__bytes){ message, size });
 
     return rc < 0 ? rc : tr__ready_tell(topic.raw, &m, TR_INTERACTIVE);
-}
-
-int tr_topic_stats_ask(
-    struct tr_context *ctx, tr_topic_sender topic, const struct tr_ask_options *options)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_ask(ctx, topic.raw, &m, options);
-}
-
-int tr_topic_stats_wait(
-    tr_topic_sender topic, struct tr_topic_stats *ret_stats, uint64_t timeout_ns)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_wait(topic.raw, &m, ret_stats, sizeof *ret_stats, NULL, timeout_ns);
 }

@@ -331,13 +331,9 @@ TEST(breaker, an_actor_that_has_ended_is_a_failure)
 TEST(breaker, a_message_of_the_wrong_size_is_the_askers_fault)
 {
     struct breaker_test test;
-    struct tr_future *future;
 
     begin(&test, (struct tr_breaker_options){ .failures_max = 1 });
-    CHECK_EQ_INT(tr_breaker_future(test.breaker, "x", 1, 0, &future), 0);
-    sim_now(test.sim);
-    CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), TR_EINVAL);
-    tr_future_drop(&future);
+    CHECK_EQ_INT(tr_breaker_wait(test.breaker, "x", 1, NULL, 0, NULL, 0), TR_EINVAL);
     CHECK_STATE(&test, TR_BREAKER_CLOSED);
     CHECK_EQ_U64(stats(&test).failed, 0);
     end(&test);

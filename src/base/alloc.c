@@ -97,6 +97,20 @@ void base_free(void *memory)
     free(memory);
 }
 
+void *base_grow(void *array, uint32_t *capacity, uint32_t first, size_t item_size)
+{
+    uint32_t wanted = *capacity == 0 ? first : 2 * *capacity;
+    char *grown;
+
+    tr_assert(wanted > *capacity);
+    grown = base_realloc(array, wanted * item_size);
+    if (grown == NULL)
+        return NULL;
+    memset(grown + *capacity * item_size, 0, (wanted - *capacity) * item_size);
+    *capacity = wanted;
+    return grown;
+}
+
 char *base_strdup(const char *text)
 {
     size_t size = strlen(text) + 1;

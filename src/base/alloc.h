@@ -12,6 +12,9 @@ void *base_calloc(size_t size); /* zeroed */
 void *base_realloc(void *memory, size_t size);
 void base_free(void *memory); /* NULL is fine */
 char *base_strdup(const char *text);
+/* Return the array with room for twice as many items (`first`, if it had none), the new ones zeroed,
+ * and set *capacity. NULL when out of memory: nothing has changed. */
+void *base_grow(void *array, uint32_t *capacity, uint32_t first, size_t item_size);
 
 /* Zeroed pages straight from the kernel, `size` a multiple of 64 KiB, aligned to `align` (a power
  * of two). With huge pages where the kernel offers them: a fresh small page costs more than a

@@ -36,26 +36,22 @@ static struct tr__proxy *proxy_of(void *state)
 
 static void limits_init(struct tr_process *limits)
 {
-#define DEFAULT(field, value) (limits->field = limits->field != 0 ? limits->field : (value))
-    DEFAULT(start_ns, 10 * second_ns);
-    DEFAULT(hang_ns, 10 * second_ns);
-    DEFAULT(grace_ns, 5 * second_ns);
-    DEFAULT(backoff_ns_min, 10 * ms_ns);
-    DEFAULT(backoff_ns_max, 5 * second_ns);
-    DEFAULT(jitter_percent, JITTER_DEFAULT);
-    DEFAULT(restarts_max, RESTARTS_DEFAULT);
-    DEFAULT(window_ns, 10 * second_ns);
-    DEFAULT(ahead_max, AHEAD_DEFAULT);
-    DEFAULT(asks_max, ASKS_DEFAULT);
-#undef DEFAULT
-    if (limits->jitter_percent > 100)
-        limits->jitter_percent = 100;
-    if (limits->restarts_max > RESTARTS_MAX)
-        limits->restarts_max = RESTARTS_MAX;
-    if (limits->ahead_max > AHEAD_MAX)
-        limits->ahead_max = AHEAD_MAX;
-    if (limits->asks_max > ASKS_MAX)
-        limits->asks_max = ASKS_MAX;
+#define LIMIT(field, value, most)                                                                  \
+    do {                                                                                           \
+        limits->field = limits->field != 0 ? limits->field : (value);                              \
+        limits->field = limits->field < (most) ? limits->field : (most);                           \
+    } while (0)
+    LIMIT(start_ns, 10 * second_ns, UINT64_MAX);
+    LIMIT(hang_ns, 10 * second_ns, UINT64_MAX);
+    LIMIT(grace_ns, 5 * second_ns, UINT64_MAX);
+    LIMIT(backoff_ns_min, 10 * ms_ns, UINT64_MAX);
+    LIMIT(backoff_ns_max, 5 * second_ns, UINT64_MAX);
+    LIMIT(jitter_percent, JITTER_DEFAULT, 100);
+    LIMIT(restarts_max, RESTARTS_DEFAULT, RESTARTS_MAX);
+    LIMIT(window_ns, 10 * second_ns, UINT64_MAX);
+    LIMIT(ahead_max, AHEAD_DEFAULT, AHEAD_MAX);
+    LIMIT(asks_max, ASKS_DEFAULT, ASKS_MAX);
+#undef LIMIT
 }
 
 static void proxy_free(struct tr__proxy *proxy)
@@ -76,6 +72,7 @@ static struct tr__proxy *proxy_create(
     proxy->type = type;
     proxy->limits = *process;
     proxy->wire = proxy->notices = proxy->pidfd = -1;
+    tr__list_init(&proxy->link);
     limits_init(&proxy->limits);
     if (process->argument != NULL)
         proxy->argument = base_strdup(process->argument);
@@ -94,11 +91,8 @@ static void proxy_list(struct tr__proxy *proxy)
     struct tr__processes *owner = proxy->type->owner;
 
     pthread_mutex_lock(&owner->lock);
-    proxy->next = owner->live;
-    if (owner->live != NULL)
-        owner->live->prev = proxy;
-    owner->live = proxy;
-    proxy->listed = true;
+    if (tr__list_is_empty(&proxy->link))
+        tr__list_add(&owner->live, &proxy->link);
     pthread_mutex_unlock(&owner->lock);
 }
 
@@ -107,12 +101,7 @@ static void proxy_unlist(struct tr__proxy *proxy)
     struct tr__processes *owner = proxy->type->owner;
 
     pthread_mutex_lock(&owner->lock);
-    if (proxy->prev != NULL)
-        proxy->prev->next = proxy->next;
-    else
-        owner->live = proxy->next;
-    if (proxy->next != NULL)
-        proxy->next->prev = proxy->prev;
+    tr__list_remove(&proxy->link);
     pthread_mutex_unlock(&owner->lock);
 }
 
@@ -141,8 +130,7 @@ static int proxy_start(void *state, struct tr_context *ctx)
     if (tr__ext_get(ctx->box) == NULL)
         return TR_ENOMEM; /* an actor that holds has an ext, and a shut gate is a hold */
     proxy->box = proxy->flights.box = ctx->box;
-    if (!proxy->listed)
-        proxy_list(proxy);
+    proxy_list(proxy);
     /* Its timers and descriptors must reach it through the shut gate. */
     tr__set(ctx->box->status, tr__get(ctx->box->status) | STATUS_URGENT);
     proxy->stopping = false;
@@ -188,30 +176,7 @@ static enum tr_next proxy_handle(void *state, struct tr_context *ctx, void *mess
 static enum tr_next proxy_on_event(
     void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct tr__proxy *proxy = proxy_of(state);
-    enum tr_next next = TR_GO;
-
-    switch ((enum tag)event->tag) {
-    case TAG_WIRE:
-        proxy->wire_armed = 0;
-        tr__proxy_on_wire(proxy, ctx);
-        break;
-    case TAG_NOTICES:
-        next = tr__proxy_on_notices(proxy, ctx);
-        break;
-    case TAG_PIDFD:
-        next = tr__proxy_on_pidfd(proxy, ctx);
-        break;
-    case TAG_TICK:
-        tr__proxy_on_tick(proxy, ctx);
-        break;
-    case TAG_PHASE:
-        next = tr__proxy_on_phase_timer(proxy, ctx);
-        break;
-    }
-    tr__proxy_pump(proxy, ctx);
-    tr__proxy_update(proxy, ctx);
-    return next;
+    return tr__proxy_on_event(proxy_of(state), ctx, event);
 }
 
 static void proxy_stop(void *state, struct tr_context *ctx, enum tr_why why)
@@ -219,38 +184,8 @@ static void proxy_stop(void *state, struct tr_context *ctx, enum tr_why why)
     struct tr__proxy *proxy = proxy_of(state);
 
     (void)why;
-    if (proxy == NULL || proxy->box == NULL)
-        return; /* it has never started */
-    proxy->stopping = true;
-    if (proxy->phase == PHASE_DOWN)
-        tr__proxy_phase_timer_stop(proxy, ctx);
-    if (proxy->phase == PHASE_STARTING)
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_STOPPED, 0);
-    if (proxy->phase == PHASE_UP) {
-        struct tr__wire_frame frame = { .kind = WIRE_STOP };
-
-        /* A message that has left the box counts as handled. */
-        tr__flights_send(&proxy->flights, ctx, &proxy->out, SIZE_MAX);
-        if (tr__wire_put(&proxy->out, &frame) < 0 ||
-            tr__proxy_phase_timer_set(proxy, ctx, proxy->limits.grace_ns) < 0)
-            tr__proxy_condemn(proxy, ctx, TR_PROCESS_STOPPED, 0);
-        tr__proxy_pump(proxy, ctx);
-    }
-    tr__proxy_update(proxy, ctx);
-}
-
-/* The actor has no turn left, or its next one starts anew: kill the child; the helper reaps it. */
-static void proxy_abandon(struct tr__proxy *proxy, enum tr_dead_reason reason)
-{
-    tr__flights_fail(&proxy->flights, TR_ECRASHED, reason);
-    if (proxy->pidfd >= 0)
-        pidfd_send_signal(proxy->pidfd, SIGKILL, NULL, 0);
-    tr__proxy_wire_close(proxy, NULL);
-    tr__proxy_fd_close(NULL, &proxy->notices);
-    tr__proxy_fd_close(NULL, &proxy->pidfd);
-    proxy->phase = PHASE_DOWN;
-    proxy->tick_timer = proxy->phase_timer = 0;
-    tr__set(proxy->pid, 0);
+    if (proxy != NULL && proxy->box != NULL) /* else it has never started */
+        tr__proxy_stop(proxy, ctx);
 }
 
 static int proxy_reset(void *state, enum tr_why why)
@@ -260,7 +195,7 @@ static int proxy_reset(void *state, enum tr_why why)
     (void)why;
     if (proxy == NULL || proxy->box == NULL)
         return 0;
-    proxy_abandon(proxy, TR_DEAD_CRASHED);
+    tr__proxy_abandon(proxy, TR_DEAD_CRASHED);
     proxy->stopping = false;
     tr__proxy_keep_set(proxy);
     return 0;
@@ -273,9 +208,8 @@ static void proxy_finish(void *state)
 
     if (proxy == NULL)
         return;
-    proxy_abandon(proxy, TR_DEAD_STOPPED);
-    if (proxy->listed)
-        proxy_unlist(proxy);
+    tr__proxy_abandon(proxy, TR_DEAD_STOPPED);
+    proxy_unlist(proxy);
     /* The runtime has pinned the slot for an answer that is not one. */
     if (proxy->kept)
         tr__box_unpin(proxy->box, 1);
@@ -285,7 +219,8 @@ static void proxy_finish(void *state)
 
 static void proxy_show(const void *state, char *text, size_t size)
 {
-    static const char *const phases[] = { "down", "starting", "up", "ending" };
+    static const char *const phases[] = { "down", "down", "starting", "starting", "up", "ending",
+        "ending" };
     const struct tr__proxy *proxy = ((const struct tr_process *)state)->proxy;
 
     if (proxy == NULL)
@@ -360,7 +295,9 @@ int tr_process_info(tr_sender sender, struct tr_process_info *ret_info)
 {
     struct tr__processes *processes;
     struct tr__proxy *proxy;
+    struct tr__link *link;
     uint64_t end;
+    int rc = TR_ECLOSED;
 
     if (sender.box == NULL)
         return TR_ECLOSED;
@@ -368,10 +305,10 @@ int tr_process_info(tr_sender sender, struct tr_process_info *ret_info)
         return TR_EINVAL;
     processes = tr__proxy_type_of(sender.box)->owner;
     pthread_mutex_lock(&processes->lock);
-    proxy = processes->live;
-    while (proxy != NULL && proxy->box != sender.box)
-        proxy = proxy->next;
-    if (proxy != NULL) {
+    for (link = processes->live.next; link != &processes->live; link = link->next) {
+        proxy = tr__container(link, struct tr__proxy, link);
+        if (proxy->box != sender.box)
+            continue;
         end = tr__get(proxy->last_end);
         *ret_info = (struct tr_process_info){ .pid = tr__get(proxy->pid),
             .helper_pid = processes->pid,
@@ -381,9 +318,10 @@ int tr_process_info(tr_sender sender, struct tr_process_info *ret_info)
             .last_code = (int)(uint32_t)end,
             .ahead = tr__proxy_ahead_count(proxy),
             .asks = tr__proxy_ask_count(proxy) };
+        rc = 0;
     }
     pthread_mutex_unlock(&processes->lock);
-    return proxy != NULL ? 0 : TR_ECLOSED;
+    return rc;
 }
 
 const char *tr_process_end_text(enum tr_process_end end)

@@ -16,6 +16,7 @@
 
 #include <troupe/process.h>
 
+#include "runtime/list.h"
 #include "runtime/point.h"
 
 /* The one descriptor beside the standard ones that a helper or a child starts with. */
@@ -35,7 +36,7 @@ struct tr__processes {
     int pidfd;
     pid_t pid;
     pthread_mutex_t lock;
-    struct tr__proxy *live; /* under lock */
+    struct tr__link live; /* under lock: struct tr__proxy */
     uint32_t count;
     struct tr__process_type types[];
 };

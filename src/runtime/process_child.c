@@ -60,6 +60,16 @@ struct entry {
     unsigned char *bytes;
 };
 
+enum actor_state { ACTOR_STARTING, ACTOR_STARTED, ACTOR_GREETED /* HELLO is said */, ACTOR_ENDED };
+
+/* The proxy as the port sees it. From PROXY_GONE on the child is an orphan. */
+enum proxy_state {
+    PROXY_SENDS,
+    PROXY_STOPS, /* STOP has come, the last frame */
+    PROXY_GONE,
+    PROXY_BROKEN, /* it sent something that is not the protocol */
+};
+
 struct child {
     struct tr_type type; /* the row's, wrapped */
     const struct tr_process_row *row;
@@ -77,13 +87,11 @@ struct child {
     void *message;        /* for decoding */
     unsigned char *bytes; /* for encoding */
     uint32_t bytes_max;
-    bool started, greeted, woken;
-    unsigned armed;   /* the watched events */
-    bool stop_wanted; /* the proxy said so */
-    bool orphan;      /* the proxy is gone */
-    bool broken;      /* the proxy sent something that is not the protocol */
-    bool ended;       /* the actor is gone */
-    int code;         /* exit code */
+    enum actor_state actor_state;
+    enum proxy_state proxy_state;
+    bool woken;
+    unsigned armed; /* the watched events */
+    int code;       /* exit code */
 };
 
 /* The port's messages: something in `child` has changed. */
@@ -142,7 +150,7 @@ static int wrapped_start(void *self, struct tr_context *ctx)
         rc = child->row->type->start(self, ctx);
     if (rc < 0)
         return rc;
-    child->started = true;
+    child->actor_state = ACTOR_STARTED;
     wake_port(child, ctx);
     return 0;
 }
@@ -188,14 +196,11 @@ static struct entry *entry_make(struct child *child, const struct tr__wire_frame
     while (slot < child->slot_count && child->slots[slot] != NULL)
         slot++;
     if (slot == child->slot_count) {
-        uint32_t count = child->slot_count == 0 ? 64 : 2 * child->slot_count;
-        struct entry **slots = base_realloc(child->slots, count * sizeof(void *));
+        struct entry **slots = base_grow(child->slots, &child->slot_count, 64, sizeof *slots);
 
         if (slots == NULL)
             return NULL;
-        memset(slots + child->slot_count, 0, (count - child->slot_count) * sizeof(void *));
         child->slots = slots;
-        child->slot_count = count;
     }
     entry = base_calloc(sizeof *entry + frame->size);
     if (entry == NULL)
@@ -224,12 +229,15 @@ static void entry_drop_if_over(struct child *child, struct entry *entry)
     base_free(entry);
 }
 
+static void port_put(struct child *child, const struct tr__wire_frame *frame)
+{
+    if (tr__wire_put(&child->out, frame) < 0)
+        port_give_up("out of memory");
+}
+
 static void port_say(struct child *child, enum tr__wire_kind kind, uint64_t id, uint64_t argument)
 {
-    struct tr__wire_frame frame = { .kind = kind, .id = id, .argument = argument };
-
-    if (tr__wire_put(&child->out, &frame) < 0)
-        port_give_up("out of memory");
+    port_put(child, &(struct tr__wire_frame){ .kind = kind, .id = id, .argument = argument });
 }
 
 static void say_done(struct child *child, struct entry *entry)
@@ -259,8 +267,7 @@ static void say_reply(
         frame.size = 0;
     }
     frame.argument = tr__wire_of_status(status);
-    if (tr__wire_put(&child->out, &frame) < 0)
-        port_give_up("out of memory");
+    port_put(child, &frame);
 }
 
 /* It never reaches the handler. */
@@ -364,11 +371,12 @@ static void collect_handled(struct child *child, const struct entry *unsure)
     }
 }
 
-static void port_orphaned(struct child *child)
+/* The proxy is gone, or as good as gone: the actor has to stop. */
+static void port_orphaned(struct child *child, enum proxy_state how)
 {
-    if (child->orphan)
+    if (child->proxy_state >= PROXY_GONE)
         return;
-    child->orphan = true;
+    child->proxy_state = how;
     tr_stop(child->actor_weak);
 }
 
@@ -386,17 +394,17 @@ static enum tr_next port_pump(struct child *child, struct tr_context *ctx)
 {
     int rc = 0;
 
-    if (child->started && !child->greeted) {
-        child->greeted = true;
+    if (child->actor_state == ACTOR_STARTED) {
+        child->actor_state = ACTOR_GREETED;
         port_say(child, WIRE_HELLO, WIRE_VERSION, child->row->type->message_size);
     }
-    if (!child->ended)
+    if (child->actor_state != ACTOR_ENDED)
         collect_handled(child, actor_is_gone(child) ? child->last : NULL);
-    while (!child->orphan) {
+    while (child->proxy_state < PROXY_GONE) {
         rc = tr__wire_send(&child->out, PROCESS_FD);
         if (rc == TR_ECLOSED)
-            port_orphaned(child);
-        if (rc < 0 || child->ended || !child->greeted)
+            port_orphaned(child, PROXY_GONE);
+        if (rc < 0 || child->actor_state != ACTOR_GREETED)
             break;
         if (child->begun != NULL) {
             struct entry *entry = child->begun;
@@ -410,12 +418,12 @@ static enum tr_next port_pump(struct child *child, struct tr_context *ctx)
             break;
         port_say(child, WIRE_BEGIN, child->begun->id, 0);
     }
-    if (child->stop_wanted && child->begun == NULL && tr__list_is_empty(&child->waiting) &&
-        tr__list_is_empty(&child->urgent))
+    if (child->proxy_state == PROXY_STOPS && child->begun == NULL &&
+        tr__list_is_empty(&child->waiting) && tr__list_is_empty(&child->urgent))
         tr_sender_drop(&child->actor);
-    if (child->ended && (child->orphan || rc == 0))
+    if (child->actor_state == ACTOR_ENDED && (child->proxy_state >= PROXY_GONE || rc == 0))
         return TR_STOP;
-    if (child->orphan)
+    if (child->proxy_state >= PROXY_GONE)
         return TR_GO; /* the actor's end is all that is waited for */
     watch_wire(child, ctx, EPOLLIN | (rc == TR_EAGAIN ? EPOLLOUT : 0u));
     return TR_GO;
@@ -423,12 +431,12 @@ static enum tr_next port_pump(struct child *child, struct tr_context *ctx)
 
 /* ---- the port -------------------------------------------------------------------------------- */
 
-static int port_on_frame(
-    struct child *child, struct tr_context *ctx, const struct tr__wire_frame *frame)
+static int port_on_frame(void *owner, struct tr_context *ctx, const struct tr__wire_frame *frame)
 {
+    struct child *child = owner;
     struct entry *entry;
 
-    if (child->stop_wanted)
+    if (child->proxy_state == PROXY_STOPS)
         return TR_EPROTO; /* it was the last one */
     switch (frame->kind) {
     case WIRE_TELL:
@@ -446,7 +454,7 @@ static int port_on_frame(
         port_say(child, WIRE_PONG, frame->id, 0);
         return 0;
     case WIRE_STOP:
-        child->stop_wanted = true;
+        child->proxy_state = PROXY_STOPS;
         return 0;
     case WIRE_HELLO:
     case WIRE_BEGIN:
@@ -463,24 +471,13 @@ static int port_on_frame(
 
 static void port_receive(struct child *child, struct tr_context *ctx)
 {
-    struct tr__wire_frame frame;
-    int rc = 0;
+    const struct tr__wire_reader reader = { WIRE_TO_CHILD, child->bytes_max, port_on_frame, child };
+    int rc = tr__wire_read(&child->in, PROCESS_FD, READS_MAX, &reader, ctx);
 
-    for (uint32_t reads = 0; rc >= 0 && reads < READS_MAX; reads++) {
-        rc = tr__wire_receive(&child->in, PROCESS_FD);
-        while (rc >= 0) {
-            rc = tr__wire_take(&child->in, WIRE_TO_CHILD, child->bytes_max, &frame);
-            if (rc <= 0)
-                break;
-            rc = port_on_frame(child, ctx, &frame);
-        }
-    }
     if (rc == TR_ENOMEM)
         port_give_up("out of memory");
-    if (rc == TR_EPROTO)
-        child->broken = true;
-    if (rc == TR_EPROTO || rc == TR_ECLOSED)
-        port_orphaned(child);
+    if (rc < 0)
+        port_orphaned(child, rc == TR_EPROTO ? PROXY_BROKEN : PROXY_GONE);
 }
 
 static void port_on_reply(struct child *child, const struct tr_event *event)
@@ -510,12 +507,12 @@ static void on_down(struct child *child, int why)
     bool failed = why != TR_WHY_DONE && why != TR_WHY_STOPPED;
 
     collect_handled(child, why == TR_WHY_BUDGET ? child->last : NULL);
-    child->ended = true;
-    child->code = child->broken   ? TR_PROCESS_EXIT_WIRE
-                  : child->orphan ? TR_PROCESS_EXIT_ORPHAN
-                  : failed        ? TR_PROCESS_EXIT_FAILED
-                                  : 0;
-    if (child->code == 0 && !child->stop_wanted)
+    child->actor_state = ACTOR_ENDED;
+    child->code = child->proxy_state == PROXY_BROKEN ? TR_PROCESS_EXIT_WIRE
+                  : child->proxy_state == PROXY_GONE ? TR_PROCESS_EXIT_ORPHAN
+                  : failed                           ? TR_PROCESS_EXIT_FAILED
+                                                     : 0;
+    if (child->code == 0 && child->proxy_state == PROXY_SENDS)
         port_say(child, WIRE_BYE, 0, 0);
 }
 
@@ -547,7 +544,7 @@ static enum tr_next port_event(void *state, struct tr_context *ctx, const struct
     switch (event->kind) {
     case TR_EVENT_FD:
         child->armed = 0;
-        if (!child->orphan)
+        if (child->proxy_state < PROXY_GONE)
             port_receive(child, ctx);
         break;
     case TR_EVENT_REPLY:
@@ -603,14 +600,10 @@ static int actor_spawn(struct child *child, struct tr_system *system, const char
 
 static int child_run(struct child *child, struct tr_system *system, const char *argument)
 {
-    int rc;
-
-    rc = actor_spawn(child, system, argument);
-    if (rc < 0)
+    if (actor_spawn(child, system, argument) < 0)
         return TR_PROCESS_EXIT_FAILED;
     child->actor_weak = tr_sender_weaken(child->actor);
-    rc = tr_spawn(system, &port_type, &child, NULL, &child->port);
-    if (rc < 0)
+    if (tr_spawn(system, &port_type, &child, NULL, &child->port) < 0)
         return TR_PROCESS_EXIT_SETUP;
     child->port_box = child->port.box;
     child->code = TR_PROCESS_EXIT_SETUP; /* if the port fails to start */

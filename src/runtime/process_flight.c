@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "runtime/box.h"
 #include "runtime/cell.h"
 #include "runtime/context.h"
@@ -18,6 +19,18 @@
 
 enum { SLOT_BITS = 16, SLOTS_MAX = 1 << SLOT_BITS };
 
+/* The message: see the diagram in the header. */
+enum flight_state { FLIGHT_UNSENT, FLIGHT_SENT, FLIGHT_BEGUN, FLIGHT_DONE };
+
+/* The answer of an ask. */
+enum answer_state {
+    ANSWER_NONE, /* a tell */
+    ANSWER_OPEN,
+    ANSWER_ACCEPTED, /* passed on, once: a child must not fill its asker's box */
+    ANSWER_GIVEN,    /* the asker has his, or has given up; the child's reply is still to come */
+    ANSWER_REPLIED,  /* the child has said its last word */
+};
+
 struct tr__flight {
     struct tr__link link; /* in ahead or owed */
     uint64_t id;          /* serial and slot: none is used twice */
@@ -28,10 +41,8 @@ struct tr__flight {
     uint32_t frame_size;
     uint32_t slot;
     uint8_t lane;
-    bool is_ask, sent, begun, done;
-    bool accepted; /* passed on, once: a child must not fill its asker's box */
-    bool replied;  /* the child has said its last word about the ask */
-    bool answered; /* the asker has his; before that if he has given up */
+    enum flight_state state;
+    enum answer_state answer;
 };
 
 int tr__flights_init(struct tr__flights *flights, const struct tr_codec *codec)
@@ -68,7 +79,7 @@ static struct tr__flight *flight_by_id(struct tr__flights *flights, uint64_t id)
 
 static int slot_find(struct tr__flights *flights, uint32_t *ret_slot)
 {
-    uint32_t slot = 0, count;
+    uint32_t slot = 0;
     struct tr__flight **slots;
 
     while (slot < flights->slot_count && flights->slots[slot] != NULL)
@@ -76,16 +87,38 @@ static int slot_find(struct tr__flights *flights, uint32_t *ret_slot)
     if (slot == SLOTS_MAX)
         return TR_EFULL;
     if (slot == flights->slot_count) {
-        count = flights->slot_count == 0 ? 32 : 2 * flights->slot_count;
-        slots = base_realloc(flights->slots, count * sizeof(void *));
+        slots = base_grow(flights->slots, &flights->slot_count, 32, sizeof *slots);
         if (slots == NULL)
             return TR_ENOMEM;
-        memset(slots + flights->slot_count, 0, (count - flights->slot_count) * sizeof(void *));
         flights->slots = slots;
-        flights->slot_count = count;
     }
     *ret_slot = slot;
     return 0;
+}
+
+static void flight_move(struct tr__flight *flight, enum flight_state to)
+{
+    static const uint8_t moves[] = {
+        [FLIGHT_UNSENT] = 1 << FLIGHT_SENT,
+        [FLIGHT_SENT] = 1 << FLIGHT_BEGUN | 1 << FLIGHT_UNSENT, /* back, for the next child */
+        [FLIGHT_BEGUN] = 1 << FLIGHT_DONE,
+        [FLIGHT_DONE] = 0,
+    };
+
+    tr_assert(moves[flight->state] & 1 << to);
+    flight->state = to;
+}
+
+static bool is_unanswered(const struct tr__flight *flight)
+{
+    return flight->answer == ANSWER_OPEN || flight->answer == ANSWER_ACCEPTED;
+}
+
+/* May the child say something about the answer? */
+static bool may_reply(const struct tr__flight *flight)
+{
+    return flight->answer != ANSWER_NONE && flight->answer != ANSWER_REPLIED &&
+           flight->state >= FLIGHT_BEGUN;
 }
 
 static void flight_frame_free(struct tr__flight *flight)
@@ -97,9 +130,9 @@ static void flight_frame_free(struct tr__flight *flight)
 static void flight_answer(struct tr__flights *flights, struct tr__flight *flight, int status,
     const void *value, size_t size)
 {
-    if (!flight->is_ask || flight->answered)
+    if (!is_unanswered(flight))
         return;
-    flight->answered = true;
+    flight->answer = ANSWER_GIVEN;
     tr__add(flights->ask_count, UINT32_MAX); /* before its asker knows */
     tr_reply_send(&flight->reply, status, value, size);
 }
@@ -109,9 +142,9 @@ static void flight_free(struct tr__flights *flights, struct tr__flight *flight)
     flight_answer(flights, flight, TR_EDROPPED, NULL, 0); /* it was, but for a mistake here */
     tr__list_remove(&flight->link);
     flights->slots[flight->slot] = NULL;
-    if (!flight->done)
+    if (flight->state != FLIGHT_DONE)
         tr__add(flights->ahead_count, UINT32_MAX);
-    if (!flight->sent)
+    if (flight->state == FLIGHT_UNSENT)
         flights->unsent_count--;
     flight_frame_free(flight);
     base_free(flight);
@@ -119,7 +152,8 @@ static void flight_free(struct tr__flights *flights, struct tr__flight *flight)
 
 static void flight_free_if_over(struct tr__flights *flights, struct tr__flight *flight)
 {
-    if (flight->done && (!flight->is_ask || flight->replied))
+    if (flight->state == FLIGHT_DONE &&
+        (flight->answer == ANSWER_NONE || flight->answer == ANSWER_REPLIED))
         flight_free(flights, flight);
 }
 
@@ -145,7 +179,7 @@ static void flight_fail(
     struct tr__flights *flights, struct tr__flight *flight, int status, enum tr_dead_reason reason)
 {
     flight_answer(flights, flight, status, NULL, 0);
-    if (!flight->done)
+    if (flight->state != FLIGHT_DONE)
         make_dead(flights, flight->name, reason);
     flight_free(flights, flight);
 }
@@ -173,12 +207,12 @@ static int flight_encode(
 
 static void write_header(struct tr__flight *flight, uint64_t left_ns)
 {
-    tr__wire_header(
-        flight->frame, &(struct tr__wire_frame){ .kind = flight->is_ask ? WIRE_ASK : WIRE_TELL,
-                           .lane = flight->lane,
-                           .id = flight->id,
-                           .argument = left_ns,
-                           .size = flight->frame_size - WIRE_HEADER });
+    tr__wire_header(flight->frame,
+        &(struct tr__wire_frame){ .kind = flight->answer != ANSWER_NONE ? WIRE_ASK : WIRE_TELL,
+            .lane = flight->lane,
+            .id = flight->id,
+            .argument = left_ns,
+            .size = flight->frame_size - WIRE_HEADER });
 }
 
 int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const void *message)
@@ -202,8 +236,8 @@ int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const 
     flight->frame = base_alloc(flight->frame_size);
     if (flight->frame == NULL)
         goto free_flight;
-    flight->is_ask = tr_is_asked(ctx);
-    if (flight->is_ask) {
+    if (tr_is_asked(ctx)) {
+        flight->answer = ANSWER_OPEN;
         flight->reply = tr_reply_take(ctx);
         if (flight->reply.reply == NULL)
             goto free_frame;
@@ -237,7 +271,8 @@ void tr__flights_refused(struct tr__flights *flights, const char *message_name)
 /* False if the message expired or was cancelled, and was dropped. */
 static bool flight_prepare(struct tr__flights *flights, struct tr__flight *flight, uint64_t now_ns)
 {
-    if (flight->is_ask && (flight->answered || tr_reply_is_cancelled(flight->reply))) {
+    if (flight->answer != ANSWER_NONE &&
+        (!is_unanswered(flight) || tr_reply_is_cancelled(flight->reply))) {
         flight_fail(flights, flight, TR_ECANCELLED, TR_DEAD_CANCELLED);
         return false;
     }
@@ -258,7 +293,7 @@ int tr__flights_send(struct tr__flights *flights, struct tr_context *ctx,
         struct tr__flight *flight = tr__container(link, struct tr__flight, link);
 
         link = link->next;
-        if (flight->sent)
+        if (flight->state != FLIGHT_UNSENT)
             continue;
         if (tr__wire_size(out) > bytes_max)
             break;
@@ -266,7 +301,7 @@ int tr__flights_send(struct tr__flights *flights, struct tr_context *ctx,
             continue;
         if (tr__wire_put_bytes(out, flight->frame, flight->frame_size) < 0)
             return TR_ENOMEM;
-        flight->sent = true;
+        flight_move(flight, FLIGHT_SENT);
         flights->unsent_count--;
     }
     return 0;
@@ -276,21 +311,21 @@ int tr__flights_send(struct tr__flights *flights, struct tr_context *ctx,
 
 static int on_begin(struct tr__flight *flight)
 {
-    if (!flight->sent || flight->begun)
+    if (flight->state != FLIGHT_SENT)
         return TR_EPROTO;
-    flight->begun = true;
+    flight_move(flight, FLIGHT_BEGUN);
     flight_frame_free(flight);
     return 0;
 }
 
 static int on_done(struct tr__flights *flights, struct tr__flight *flight, int refused)
 {
-    if (!flight->begun || flight->done)
+    if (flight->state != FLIGHT_BEGUN)
         return TR_EPROTO;
     if (refused < 0)
         make_dead(
             flights, flight->name, refused == TR_ETIMEOUT ? TR_DEAD_EXPIRED : TR_DEAD_DROPPED);
-    flight->done = true;
+    flight_move(flight, FLIGHT_DONE);
     tr__add(flights->ahead_count, UINT32_MAX);
     tr__list_remove(&flight->link);
     tr__list_add(&flights->owed, &flight->link);
@@ -317,9 +352,8 @@ static int flight_on_reply(
     uint32_t size = frame->size;
     int rc = 0;
 
-    if (!flight->is_ask || !flight->begun || flight->replied)
+    if (!may_reply(flight))
         return TR_EPROTO;
-    flight->replied = true;
     if (size > 0 && flights->codec->decode_value != NULL) {
         rc = decode_value(flights, frame, &size);
         value = flights->value;
@@ -330,16 +364,17 @@ static int flight_on_reply(
         flight_answer(flights, flight, rc, NULL, 0);
     else
         flight_answer(flights, flight, tr__wire_status(frame->argument), value, size);
+    flight->answer = ANSWER_REPLIED;
     flight_free_if_over(flights, flight);
     return rc == TR_EPROTO ? rc : 0;
 }
 
 static int on_accept(struct tr__flight *flight)
 {
-    if (!flight->is_ask || !flight->begun || flight->replied)
+    if (!may_reply(flight))
         return TR_EPROTO;
-    if (!flight->answered && !flight->accepted) {
-        flight->accepted = true;
+    if (flight->answer == ANSWER_OPEN) {
+        flight->answer = ANSWER_ACCEPTED;
         tr_reply_send_accept(flight->reply);
     }
     return 0;
@@ -372,10 +407,10 @@ void tr__flights_settle(struct tr__flights *flights, int status, enum tr_dead_re
         struct tr__flight *flight = tr__container(link, struct tr__flight, link);
 
         link = link->next;
-        if (flight->begun) {
+        if (flight->state == FLIGHT_BEGUN) {
             flight_fail(flights, flight, status, reason);
-        } else if (flight->sent) {
-            flight->sent = false;
+        } else if (flight->state == FLIGHT_SENT) {
+            flight_move(flight, FLIGHT_UNSENT);
             flights->unsent_count++;
         }
     }
@@ -387,8 +422,7 @@ void tr__flights_fail(struct tr__flights *flights, int status, enum tr_dead_reas
 {
     while (!tr__list_is_empty(&flights->ahead))
         flight_fail(flights, first_of(&flights->ahead), status, reason);
-    while (!tr__list_is_empty(&flights->owed))
-        flight_fail(flights, first_of(&flights->owed), status, reason);
+    tr__flights_settle(flights, status, reason);
 }
 
 void tr__flights_sweep(struct tr__flights *flights)
@@ -396,8 +430,7 @@ void tr__flights_sweep(struct tr__flights *flights)
     for (uint32_t slot = 0; slot < flights->slot_count; slot++) {
         struct tr__flight *flight = flights->slots[slot];
 
-        if (flight != NULL && flight->is_ask && !flight->answered &&
-            tr_reply_is_cancelled(flight->reply))
+        if (flight != NULL && is_unanswered(flight) && tr_reply_is_cancelled(flight->reply))
             flight_answer(flights, flight, TR_ECANCELLED, NULL, 0);
     }
 }

@@ -237,20 +237,25 @@ static int helper_execute(struct tr__processes *processes)
     return 0;
 }
 
+static bool is_readable_in(int fd, int timeout_ms)
+{
+    struct pollfd wait = { .fd = fd, .events = POLLIN };
+    int rc;
+
+    do
+        rc = poll(&wait, 1, timeout_ms);
+    while (rc < 0 && errno == EINTR);
+    return rc > 0;
+}
+
 static int helper_wait_ready(struct tr__processes *processes)
 {
-    struct pollfd wait = { .fd = processes->fd, .events = POLLIN };
     struct tr__notice notice;
-    int pidfd, rc;
+    int pidfd;
 
     /* A debugger or a busy machine may be slow; a helper that is gone is seen at once. */
-    do
-        rc = poll(&wait, 1, READY_MS);
-    while (rc < 0 && errno == EINTR);
-    if (rc <= 0)
-        return TR_EIO;
-    rc = tr__process_notice(processes->fd, &notice, &pidfd);
-    if (rc < 0)
+    if (!is_readable_in(processes->fd, READY_MS) ||
+        tr__process_notice(processes->fd, &notice, &pidfd) < 0)
         return TR_EIO;
     return notice.kind == NOTICE_READY ? 0 : TR_EIO;
 }
@@ -258,25 +263,18 @@ static int helper_wait_ready(struct tr__processes *processes)
 /* Its socket closes, so it ends; by force if it does not. */
 static void helper_end(struct tr__processes *processes)
 {
+    int pidfd = processes->pidfd;
     siginfo_t info;
 
     close(processes->fd);
-    if (processes->pidfd >= 0) {
-        struct pollfd wait = { .fd = processes->pidfd, .events = POLLIN };
-        int rc;
-
-        do
-            rc = poll(&wait, 1, END_MS);
-        while (rc < 0 && errno == EINTR);
-        if (rc <= 0)
-            pidfd_send_signal(processes->pidfd, SIGKILL, NULL, 0);
-        while (waitid(P_PIDFD, (id_t)processes->pidfd, &info, WEXITED) < 0 && errno == EINTR) {
-        }
-        close(processes->pidfd);
-    } else {
-        while (waitid(P_PID, (id_t)processes->pid, &info, WEXITED) < 0 && errno == EINTR) {
-        }
+    if (pidfd >= 0 && !is_readable_in(pidfd, END_MS))
+        pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+    while (waitid(pidfd >= 0 ? P_PIDFD : P_PID, (id_t)(pidfd >= 0 ? pidfd : processes->pid), &info,
+               WEXITED) < 0 &&
+           errno == EINTR) {
     }
+    if (pidfd >= 0)
+        close(pidfd);
 }
 
 void tr__processes_stop(struct tr_system *system)
@@ -286,7 +284,7 @@ void tr__processes_stop(struct tr_system *system)
 
     if (processes == NULL)
         return;
-    tr_assert(processes->live == NULL); /* every actor has ended */
+    tr_assert(tr__list_is_empty(&processes->live)); /* every actor has ended */
     helper_end(processes);
     pthread_mutex_destroy(&processes->lock);
     base_free(processes);
@@ -314,6 +312,7 @@ int tr_process_start(struct tr_system *system, const struct tr_process_row *rows
         return TR_ENOMEM;
     processes->system = system;
     processes->count = count;
+    tr__list_init(&processes->live);
     for (uint32_t i = 0; i < count; i++)
         tr__process_type_init(&processes->types[i], &rows[i], processes);
     rc = helper_execute(processes);

@@ -31,6 +31,7 @@
 
 #include <troupe/event.h>
 
+#include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/box.h"
 #include "runtime/context.h"
@@ -42,36 +43,71 @@
 #include "runtime/wire.h"
 #include "runtime/worker.h"
 
+enum { TAG_WIRE = 1, TAG_NOTICES, TAG_PIDFD, TAG_TICK, TAG_PHASE };
+
+enum {
+    OUT_BYTES_MAX = 1 << 20, /* written but not taken by the socket: then the gate shuts */
+    READS_MAX = 16,          /* in one event */
+    DRAIN_READS_MAX = 4096,  /* bytes that a dead child may have left behind */
+};
+static const uint64_t memory_ns = UINT64_C(10000000); /* until it is tried again */
+static const uint64_t busy_ns = UINT64_C(5000000);    /* the same */
+static const uint64_t back_off_step_ns = UINT64_C(50000000);
+static const uint64_t last_word_ns = UINT64_C(1000000000);
+
+static void phase_move(struct tr__proxy *proxy, enum tr__phase to)
+{
+    enum {
+        DOWN = 1 << PHASE_DOWN,
+        ENDS = DOWN | 1 << PHASE_ENDING | 1 << PHASE_EXITED,
+    };
+    static const uint8_t moves[] = {
+        [PHASE_DOWN] = DOWN | 1 << PHASE_DESERTED | 1 << PHASE_STARTING,
+        [PHASE_DESERTED] = DOWN,
+        [PHASE_STARTING] = ENDS | 1 << PHASE_GREETED,
+        [PHASE_GREETED] = ENDS | 1 << PHASE_UP,
+        [PHASE_UP] = ENDS,
+        [PHASE_ENDING] = ENDS,
+        [PHASE_EXITED] = ENDS,
+    };
+
+    tr_assert(moves[proxy->phase] & 1 << to);
+    proxy->phase = to;
+}
+
+static bool is_down(const struct tr__proxy *proxy)
+{
+    return proxy->phase == PHASE_DOWN || proxy->phase == PHASE_DESERTED;
+}
+
 /* ---- gate and keep --------------------------------------------------------------------------- */
 
 static void gate_set(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    uint32_t status = tr__get(proxy->box->status);
     bool shut = proxy->phase != PHASE_UP ||
                 tr__proxy_ahead_count(proxy) >= proxy->limits.ahead_max ||
                 tr__wire_size(&proxy->out) > OUT_BYTES_MAX || proxy->stopping;
 
     /* In the stop without a child, or when no sender needs one, there is nothing to wait for. */
-    if (proxy->phase == PHASE_DOWN && (proxy->stopping || proxy->deserted))
+    if (proxy->phase == PHASE_DESERTED || (proxy->phase == PHASE_DOWN && proxy->stopping))
         shut = false;
     if (shut) {
-        tr__set(proxy->box->status, status | STATUS_HELD);
+        tr__status_set(proxy->box, STATUS_HELD);
         ctx->after |= AFTER_HOLD; /* leaves the fast path */
     } else {
-        tr__set(proxy->box->status, status & ~(uint32_t)STATUS_HELD);
+        tr__status_clear(proxy->box, STATUS_HELD);
     }
 }
 
 void tr__proxy_keep_set(struct tr__proxy *proxy)
 {
-    bool keep = tr__proxy_ahead_count(proxy) > 0 || (proxy->stopping && proxy->phase != PHASE_DOWN);
+    bool keep = tr__proxy_ahead_count(proxy) > 0 || (proxy->stopping && !is_down(proxy));
 
     if (keep != proxy->kept)
         tr__add(proxy->box->asks, keep ? 1 : UINT32_MAX);
     proxy->kept = keep;
 }
 
-/* Called at the end of every hook: set gate, timer and watches for the new state. */
 void tr__proxy_update(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     gate_set(proxy, ctx);
@@ -80,7 +116,7 @@ void tr__proxy_update(struct tr__proxy *proxy, struct tr_context *ctx)
 
 /* ---- descriptors and timers ------------------------------------------------------------------ */
 
-void tr__proxy_fd_close(struct tr_context *ctx, int *fd)
+static void fd_close(struct tr_context *ctx, int *fd)
 {
     if (*fd < 0)
         return;
@@ -90,22 +126,22 @@ void tr__proxy_fd_close(struct tr_context *ctx, int *fd)
     *fd = -1;
 }
 
-void tr__proxy_phase_timer_stop(struct tr__proxy *proxy, struct tr_context *ctx)
+/* 0 is no timer. */
+static void proxy_timer_stop(struct tr_context *ctx, uint64_t *timer)
 {
-    if (proxy->phase_timer != 0)
-        tr_timer_stop(ctx, proxy->phase_timer);
-    proxy->phase_timer = 0;
+    tr_timer_stop(ctx, *timer);
+    *timer = 0;
 }
 
-int tr__proxy_phase_timer_set(struct tr__proxy *proxy, struct tr_context *ctx, uint64_t delay_ns)
+static int phase_timer_set(struct tr__proxy *proxy, struct tr_context *ctx, uint64_t delay_ns)
 {
-    tr__proxy_phase_timer_stop(proxy, ctx);
+    proxy_timer_stop(ctx, &proxy->phase_timer);
     return tr_after(ctx, delay_ns, TAG_PHASE, &proxy->phase_timer);
 }
 
-void tr__proxy_wire_close(struct tr__proxy *proxy, struct tr_context *ctx)
+static void wire_close(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    tr__proxy_fd_close(ctx, &proxy->wire);
+    fd_close(ctx, &proxy->wire);
     proxy->wire_armed = 0;
     tr__wire_fini(&proxy->in);
     tr__wire_fini(&proxy->out);
@@ -127,29 +163,35 @@ static int status_of(enum tr_process_end cause)
                                          : TR_ECRASHED;
 }
 
+/* The first cause counts. */
+static void cause_set(struct tr__proxy *proxy, enum tr_process_end cause, int code)
+{
+    if (proxy->cause != TR_PROCESS_RUNNING)
+        return;
+    proxy->cause = cause;
+    proxy->cause_code = code;
+}
+
 /* End this child: close its wire, answer its askers, wait for its exit. */
-void tr__proxy_condemn(
+static void child_condemn(
     struct tr__proxy *proxy, struct tr_context *ctx, enum tr_process_end cause, int code)
 {
-    if (proxy->cause == TR_PROCESS_RUNNING) {
-        proxy->cause = cause;
-        proxy->cause_code = code;
-    }
-    proxy->phase = PHASE_ENDING;
+    cause_set(proxy, cause, code);
+    phase_move(proxy, PHASE_ENDING);
     tr__flights_settle(&proxy->flights, status_of(proxy->cause), TR_DEAD_CRASHED);
-    tr__proxy_wire_close(proxy, ctx);
+    wire_close(proxy, ctx);
     child_kill(proxy);
     /* A process that does not even die when it is killed is the helper's from then on. */
-    tr__proxy_phase_timer_set(proxy, ctx, killed_ns);
+    phase_timer_set(proxy, ctx, killed_ns);
 }
 
 /* Its end of the wire is closed. Mostly it is exiting; if not, it does not have long. */
 static void wire_ended(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    tr__proxy_wire_close(proxy, ctx);
-    proxy->phase = PHASE_ENDING;
-    if (!proxy->stopping && tr__proxy_phase_timer_set(proxy, ctx, proxy->limits.hang_ns) < 0)
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
+    wire_close(proxy, ctx);
+    phase_move(proxy, PHASE_ENDING);
+    if (!proxy->stopping && phase_timer_set(proxy, ctx, proxy->limits.hang_ns) < 0)
+        child_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
 }
 
 static void wire_watch(struct tr__proxy *proxy, struct tr_context *ctx)
@@ -163,7 +205,7 @@ static void wire_watch(struct tr__proxy *proxy, struct tr_context *ctx)
     if (proxy->wire_armed == events)
         return;
     if (tr_fd_watch(ctx, proxy->wire, events, TAG_WIRE) < 0)
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_LOST, ENOMEM);
+        child_condemn(proxy, ctx, TR_PROCESS_LOST, ENOMEM);
     else
         proxy->wire_armed = events;
 }
@@ -179,9 +221,7 @@ static bool is_due(const struct tr__proxy *proxy)
 
 static void tick_set(struct tr__proxy *proxy, struct tr_context *ctx, uint64_t delay_ns)
 {
-    if (proxy->tick_timer != 0)
-        tr_timer_stop(ctx, proxy->tick_timer);
-    proxy->tick_timer = 0;
+    proxy_timer_stop(ctx, &proxy->tick_timer);
     if (is_due(proxy) && tr_after(ctx, delay_ns, TAG_TICK, &proxy->tick_timer) < 0)
         proxy->tick_timer = 0; /* with the next message */
 }
@@ -191,14 +231,13 @@ static int proxy_receive(struct tr__proxy *proxy, struct tr_context *ctx, uint32
 static void on_receive_error(struct tr__proxy *proxy, struct tr_context *ctx, int error)
 {
     if (error == TR_EPROTO)
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_GARBAGE, 0);
+        child_condemn(proxy, ctx, TR_PROCESS_GARBAGE, 0);
     else if (error == TR_ECLOSED)
         wire_ended(proxy, ctx);
     else
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_LOST, error == TR_ENOMEM ? ENOMEM : EPIPE);
+        child_condemn(proxy, ctx, TR_PROCESS_LOST, error == TR_ENOMEM ? ENOMEM : EPIPE);
 }
 
-/* Send the messages that may go to the child now. */
 void tr__proxy_pump(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     bool short_of_memory = false;
@@ -240,14 +279,14 @@ static int child_request(struct tr__proxy *proxy, struct tr_context *ctx)
     if (rc == 0)
         rc = tr_fd_watch(ctx, proxy->wire, EPOLLIN, TAG_WIRE);
     if (rc == 0)
-        rc = tr__proxy_phase_timer_set(proxy, ctx, proxy->limits.start_ns);
+        rc = phase_timer_set(proxy, ctx, proxy->limits.start_ns);
     if (rc == 0) {
         proxy->wire_armed = EPOLLIN;
         return 0;
     }
     /* Closed notices: the helper ends what it may have started. */
-    tr__proxy_fd_close(ctx, &proxy->notices);
-    tr__proxy_wire_close(proxy, ctx);
+    fd_close(ctx, &proxy->notices);
+    wire_close(proxy, ctx);
     return rc;
 }
 
@@ -282,11 +321,11 @@ static enum tr_next back_off(struct tr__proxy *proxy, struct tr_context *ctx)
     uint64_t now = tr_now_ns(ctx);
     uint64_t delay = proxy->restart_at_ns > now ? proxy->restart_at_ns - now : 0;
 
-    proxy->deserted = is_deserted(proxy);
-    if (proxy->deserted)
+    if (is_deserted(proxy)) {
+        phase_move(proxy, PHASE_DESERTED);
         return TR_GO;
-    if (tr__proxy_phase_timer_set(proxy, ctx, delay < back_off_step_ns ? delay : back_off_step_ns) <
-        0)
+    }
+    if (phase_timer_set(proxy, ctx, delay < back_off_step_ns ? delay : back_off_step_ns) < 0)
         return proxy_give_up(proxy, "gives up: no memory to wait");
     return TR_GO;
 }
@@ -318,16 +357,16 @@ enum tr_next tr__proxy_child_start(struct tr__proxy *proxy, struct tr_context *c
 
     proxy->cause = TR_PROCESS_RUNNING;
     proxy->cause_code = 0;
-    proxy->ping_open = proxy->exited = proxy->greeted = proxy->bye = false;
-    proxy->up_ns = 0;
-    proxy->phase = PHASE_STARTING;
+    proxy->ping_id = proxy->up_ns = 0;
+    proxy->bye = false;
+    phase_move(proxy, PHASE_STARTING);
     rc = child_request(proxy, ctx);
     if (rc == 0) {
         tr__add(proxy->starts, 1);
         return TR_GO;
     }
     if (rc == TR_EAGAIN) { /* the helper is behind: no fault of anybody */
-        proxy->phase = PHASE_DOWN;
+        phase_move(proxy, PHASE_DOWN);
         proxy->restart_at_ns = tr_now_ns(ctx) + busy_ns;
         return back_off(proxy, ctx);
     }
@@ -341,14 +380,12 @@ static enum tr_next child_over(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     enum tr_next next = TR_GO;
 
-    tr__proxy_phase_timer_stop(proxy, ctx);
-    if (proxy->tick_timer != 0)
-        tr_timer_stop(ctx, proxy->tick_timer);
-    proxy->tick_timer = 0;
-    tr__proxy_wire_close(proxy, ctx);
-    tr__proxy_fd_close(ctx, &proxy->notices);
-    tr__proxy_fd_close(ctx, &proxy->pidfd);
-    proxy->phase = PHASE_DOWN;
+    proxy_timer_stop(ctx, &proxy->phase_timer);
+    proxy_timer_stop(ctx, &proxy->tick_timer);
+    wire_close(proxy, ctx);
+    fd_close(ctx, &proxy->notices);
+    fd_close(ctx, &proxy->pidfd);
+    phase_move(proxy, PHASE_DOWN);
     if ((proxy->stopping || proxy->bye) && proxy->cause == TR_PROCESS_EXITED &&
         proxy->cause_code == 0)
         proxy->cause = TR_PROCESS_STOPPED;
@@ -373,30 +410,31 @@ static enum tr_next child_over(struct tr__proxy *proxy, struct tr_context *ctx)
 /* It has started, and its pidfd is here: one that could not be killed gets no messages. */
 static void up_if_ready(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    if (proxy->phase != PHASE_STARTING || !proxy->greeted || proxy->pidfd < 0)
+    if (proxy->phase != PHASE_GREETED || proxy->pidfd < 0)
         return;
-    proxy->phase = PHASE_UP;
+    phase_move(proxy, PHASE_UP);
     proxy->up_ns = tr_now_ns(ctx);
-    tr__proxy_phase_timer_stop(proxy, ctx);
+    proxy_timer_stop(ctx, &proxy->phase_timer);
 }
 
 static int on_hello(
     struct tr__proxy *proxy, struct tr_context *ctx, const struct tr__wire_frame *frame)
 {
-    if (proxy->greeted || frame->id != WIRE_VERSION ||
+    if (proxy->phase != PHASE_STARTING || frame->id != WIRE_VERSION ||
         frame->argument != proxy->box->type->message_size)
         return TR_EPROTO;
-    proxy->greeted = true;
+    phase_move(proxy, PHASE_GREETED);
     up_if_ready(proxy, ctx);
     return 0;
 }
 
-static int proxy_on_frame(
-    struct tr__proxy *proxy, struct tr_context *ctx, const struct tr__wire_frame *frame)
+static int proxy_on_frame(void *owner, struct tr_context *ctx, const struct tr__wire_frame *frame)
 {
+    struct tr__proxy *proxy = owner;
+
     if (frame->kind == WIRE_HELLO)
         return on_hello(proxy, ctx, frame);
-    if (!proxy->greeted || proxy->bye)
+    if (proxy->phase == PHASE_STARTING || proxy->bye)
         return TR_EPROTO;
     switch (frame->kind) {
     case WIRE_BEGIN:
@@ -405,9 +443,9 @@ static int proxy_on_frame(
     case WIRE_ACCEPT:
         return tr__flights_on_frame(&proxy->flights, frame);
     case WIRE_PONG:
-        if (!proxy->ping_open || frame->id != proxy->ping_id)
+        if (proxy->ping_id == 0 || frame->id != proxy->ping_id)
             return TR_EPROTO;
-        proxy->ping_open = false;
+        proxy->ping_id = 0;
         return 0;
     case WIRE_BYE:
         proxy->bye = true;
@@ -427,25 +465,16 @@ static int proxy_on_frame(
  */
 static int proxy_receive(struct tr__proxy *proxy, struct tr_context *ctx, uint32_t reads_max)
 {
-    uint32_t body_max = tr__codec_bytes_max(tr__proxy_codec_of(proxy));
-    struct tr__wire_frame frame;
-    int rc = 0;
+    const struct tr__wire_reader reader = { WIRE_FROM_CHILD,
+        tr__codec_bytes_max(tr__proxy_codec_of(proxy)), proxy_on_frame, proxy };
+    int rc = tr__wire_read(&proxy->in, proxy->wire, reads_max, &reader, ctx);
 
-    for (uint32_t reads = 0; rc >= 0 && reads < reads_max; reads++) {
-        rc = tr__wire_receive(&proxy->in, proxy->wire);
-        if (rc > 0)
-            proxy->heard_ns = tr_now_ns(ctx);
-        while (rc >= 0) {
-            rc = tr__wire_take(&proxy->in, WIRE_FROM_CHILD, body_max, &frame);
-            if (rc <= 0)
-                break;
-            rc = proxy_on_frame(proxy, ctx, &frame);
-        }
-    }
-    return rc < 0 && rc != TR_EAGAIN ? rc : 0;
+    if (rc > 0)
+        proxy->heard_ns = tr_now_ns(ctx);
+    return rc < 0 ? rc : 0;
 }
 
-void tr__proxy_on_wire(struct tr__proxy *proxy, struct tr_context *ctx)
+static void on_wire(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     int rc;
 
@@ -461,23 +490,17 @@ void tr__proxy_on_wire(struct tr__proxy *proxy, struct tr_context *ctx)
 /* The child has exited. Frames it sent before still count. */
 static void proxy_drain(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    if (proxy->wire >= 0 && proxy_receive(proxy, ctx, DRAIN_READS_MAX) == TR_EPROTO &&
-        proxy->cause == TR_PROCESS_RUNNING)
-        proxy->cause = TR_PROCESS_GARBAGE;
-    tr__proxy_wire_close(proxy, ctx);
-    proxy->phase = PHASE_ENDING;
+    if (proxy->wire >= 0 && proxy_receive(proxy, ctx, DRAIN_READS_MAX) == TR_EPROTO)
+        cause_set(proxy, TR_PROCESS_GARBAGE, 0);
+    wire_close(proxy, ctx);
 }
 
 static enum tr_next on_exited(
     struct tr__proxy *proxy, struct tr_context *ctx, const struct tr__notice *notice)
 {
     proxy_drain(proxy, ctx);
-    if (proxy->cause == TR_PROCESS_RUNNING) {
-        bool exited = notice->code == CLD_EXITED;
-
-        proxy->cause = exited ? TR_PROCESS_EXITED : TR_PROCESS_SIGNALED;
-        proxy->cause_code = notice->status;
-    }
+    cause_set(proxy, notice->code == CLD_EXITED ? TR_PROCESS_EXITED : TR_PROCESS_SIGNALED,
+        notice->status);
     return child_over(proxy, ctx);
 }
 
@@ -487,7 +510,7 @@ static void on_spawned(
     tr__set(proxy->pid, notice->pid);
     proxy->pidfd = pidfd;
     if (pidfd < 0) {
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_LOST, EMFILE);
+        child_condemn(proxy, ctx, TR_PROCESS_LOST, EMFILE);
         return;
     }
     /* Only in case that the helper cannot tell. */
@@ -500,15 +523,15 @@ static void on_spawned(
 /* The helper's end is closed without a last word. */
 static enum tr_next on_notices_end(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    tr__proxy_fd_close(ctx, &proxy->notices);
+    fd_close(ctx, &proxy->notices);
     proxy->helper_gone = !tr__process_helper_lives(proxy->type->owner);
-    tr__proxy_condemn(proxy, ctx, proxy->helper_gone ? TR_PROCESS_HELPER : TR_PROCESS_LOST, 0);
+    child_condemn(proxy, ctx, proxy->helper_gone ? TR_PROCESS_HELPER : TR_PROCESS_LOST, 0);
     if (proxy->pidfd < 0 || tr_fd_watch(ctx, proxy->pidfd, EPOLLIN, TAG_PIDFD) < 0)
         return child_over(proxy, ctx);
     return TR_GO;
 }
 
-enum tr_next tr__proxy_on_notices(struct tr__proxy *proxy, struct tr_context *ctx)
+static enum tr_next on_notices(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     struct tr__notice notice;
     int pidfd, rc;
@@ -527,10 +550,7 @@ enum tr_next tr__proxy_on_notices(struct tr__proxy *proxy, struct tr_context *ct
             close(pidfd);
         if (notice.kind == NOTICE_EXITED)
             return on_exited(proxy, ctx, &notice);
-        if (proxy->cause == TR_PROCESS_RUNNING) {
-            proxy->cause = TR_PROCESS_NO_START;
-            proxy->cause_code = notice.code;
-        }
+        cause_set(proxy, TR_PROCESS_NO_START, notice.code);
         return child_over(proxy, ctx);
     }
     if (proxy->notices >= 0 && tr_fd_watch(ctx, proxy->notices, EPOLLIN, TAG_NOTICES) < 0)
@@ -541,48 +561,45 @@ enum tr_next tr__proxy_on_notices(struct tr__proxy *proxy, struct tr_context *ct
 /* The child is gone, and its exit status is unknown. */
 static enum tr_next child_lost(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    if (proxy->cause == TR_PROCESS_RUNNING) {
-        proxy->cause = TR_PROCESS_EXITED;
-        proxy->cause_code = -1;
-    }
+    cause_set(proxy, TR_PROCESS_EXITED, -1);
     return child_over(proxy, ctx);
 }
 
 /* The helper is about to say how it exited; if it does not, that is lost. */
-enum tr_next tr__proxy_on_pidfd(struct tr__proxy *proxy, struct tr_context *ctx)
+static enum tr_next on_pidfd(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    proxy->exited = true;
     proxy_drain(proxy, ctx);
-    if (proxy->notices < 0 || tr__proxy_phase_timer_set(proxy, ctx, last_word_ns) < 0)
+    phase_move(proxy, PHASE_EXITED);
+    if (proxy->notices < 0 || phase_timer_set(proxy, ctx, last_word_ns) < 0)
         return child_lost(proxy, ctx);
     return TR_GO;
 }
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
-void tr__proxy_on_tick(struct tr__proxy *proxy, struct tr_context *ctx)
+static void on_tick(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     uint64_t silent_ns;
 
     proxy->tick_timer = 0;
     /* Look before judging: perhaps it was this side that did not run. */
-    tr__proxy_on_wire(proxy, ctx);
+    on_wire(proxy, ctx);
     if (!is_due(proxy))
         return;
     silent_ns = tr_now_ns(ctx) - proxy->heard_ns;
-    if (silent_ns >= proxy->limits.hang_ns && proxy->ping_open) {
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
+    if (silent_ns >= proxy->limits.hang_ns && proxy->ping_id != 0) {
+        child_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
         return;
     }
-    if (silent_ns >= proxy->limits.hang_ns / 4 && !proxy->ping_open) {
-        struct tr__wire_frame ping = { .kind = WIRE_PING, .id = ++proxy->ping_id };
+    if (silent_ns >= proxy->limits.hang_ns / 4 && proxy->ping_id == 0) {
+        struct tr__wire_frame ping = { .kind = WIRE_PING, .id = ++proxy->ping_count };
 
-        proxy->ping_open = tr__wire_put(&proxy->out, &ping) == 0;
+        proxy->ping_id = tr__wire_put(&proxy->out, &ping) == 0 ? ping.id : 0;
     }
     tick_set(proxy, ctx, proxy->limits.hang_ns / 4);
 }
 
-enum tr_next tr__proxy_on_phase_timer(struct tr__proxy *proxy, struct tr_context *ctx)
+static enum tr_next on_phase_timer(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     proxy->phase_timer = 0;
     switch (proxy->phase) {
@@ -590,16 +607,83 @@ enum tr_next tr__proxy_on_phase_timer(struct tr__proxy *proxy, struct tr_context
         return tr_now_ns(ctx) >= proxy->restart_at_ns ? tr__proxy_child_start(proxy, ctx)
                                                       : back_off(proxy, ctx);
     case PHASE_STARTING:
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_NO_START, ETIMEDOUT);
+    case PHASE_GREETED:
+        child_condemn(proxy, ctx, TR_PROCESS_NO_START, ETIMEDOUT);
         return TR_GO;
-    case PHASE_UP: /* in the stop: its grace is over */
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
-        return TR_GO;
+    case PHASE_EXITED:
+        return child_lost(proxy, ctx);
     case PHASE_ENDING:
-        if (proxy->exited || proxy->cause != TR_PROCESS_RUNNING)
+        if (proxy->cause != TR_PROCESS_RUNNING)
             return child_lost(proxy, ctx);
-        tr__proxy_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
+        __attribute__((fallthrough));
+    case PHASE_UP: /* in the stop: its grace is over */
+        child_condemn(proxy, ctx, TR_PROCESS_HUNG, 0);
         return TR_GO;
+    case PHASE_DESERTED:
+        break;
     }
     return TR_GO;
+}
+
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+enum tr_next tr__proxy_on_event(
+    struct tr__proxy *proxy, struct tr_context *ctx, const struct tr_event *event)
+{
+    enum tr_next next = TR_GO;
+
+    switch (event->tag) {
+    case TAG_WIRE:
+        proxy->wire_armed = 0;
+        on_wire(proxy, ctx);
+        break;
+    case TAG_NOTICES:
+        next = on_notices(proxy, ctx);
+        break;
+    case TAG_PIDFD:
+        next = on_pidfd(proxy, ctx);
+        break;
+    case TAG_TICK:
+        on_tick(proxy, ctx);
+        break;
+    case TAG_PHASE:
+        next = on_phase_timer(proxy, ctx);
+        break;
+    }
+    tr__proxy_pump(proxy, ctx);
+    tr__proxy_update(proxy, ctx);
+    return next;
+}
+
+void tr__proxy_stop(struct tr__proxy *proxy, struct tr_context *ctx)
+{
+    proxy->stopping = true;
+    if (is_down(proxy))
+        proxy_timer_stop(ctx, &proxy->phase_timer);
+    if (proxy->phase == PHASE_STARTING || proxy->phase == PHASE_GREETED)
+        child_condemn(proxy, ctx, TR_PROCESS_STOPPED, 0);
+    if (proxy->phase == PHASE_UP) {
+        struct tr__wire_frame frame = { .kind = WIRE_STOP };
+
+        /* A message that has left the box counts as handled. */
+        tr__flights_send(&proxy->flights, ctx, &proxy->out, SIZE_MAX);
+        if (tr__wire_put(&proxy->out, &frame) < 0 ||
+            phase_timer_set(proxy, ctx, proxy->limits.grace_ns) < 0)
+            child_condemn(proxy, ctx, TR_PROCESS_STOPPED, 0);
+        tr__proxy_pump(proxy, ctx);
+    }
+    tr__proxy_update(proxy, ctx);
+}
+
+void tr__proxy_abandon(struct tr__proxy *proxy, enum tr_dead_reason reason)
+{
+    tr__flights_fail(&proxy->flights, TR_ECRASHED, reason);
+    if (proxy->pidfd >= 0)
+        pidfd_send_signal(proxy->pidfd, SIGKILL, NULL, 0);
+    wire_close(proxy, NULL);
+    fd_close(NULL, &proxy->notices);
+    fd_close(NULL, &proxy->pidfd);
+    phase_move(proxy, PHASE_DOWN);
+    proxy->tick_timer = proxy->phase_timer = 0;
+    tr__set(proxy->pid, 0);
 }

@@ -16,8 +16,16 @@
 #include "runtime/sync.h"
 #include "runtime/wire.h"
 
-enum phase { PHASE_DOWN, PHASE_STARTING, PHASE_UP, PHASE_ENDING };
-enum tag { TAG_WIRE = 1, TAG_NOTICES, TAG_PIDFD, TAG_TICK, TAG_PHASE };
+/* The life of a child. process_proxy.c has the table of moves. */
+enum tr__phase {
+    PHASE_DOWN,     /* none: the back-off */
+    PHASE_DESERTED, /* none, and no sender or message needs one */
+    PHASE_STARTING,
+    PHASE_GREETED, /* HELLO has come, its pidfd has not */
+    PHASE_UP,
+    PHASE_ENDING, /* its wire is closed */
+    PHASE_EXITED, /* its pidfd says so: the helper is about to say how */
+};
 
 enum {
     AHEAD_DEFAULT = 16,
@@ -28,34 +36,23 @@ enum {
     RESTARTS_DEFAULT = 5,
     RESTARTS_MAX = 1 << 20,
     JITTER_DEFAULT = 20,
-    OUT_BYTES_MAX = 1 << 20, /* written but not taken by the socket: then the gate shuts */
-    READS_MAX = 16,          /* in one event */
-    DRAIN_READS_MAX = 4096,  /* bytes that a dead child may have left behind */
 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 static const uint64_t ms_ns = UINT64_C(1000000);
 static const uint64_t killed_ns = UINT64_C(5000000000);
-static const uint64_t memory_ns = UINT64_C(10000000); /* until it is tried again */
-static const uint64_t busy_ns = UINT64_C(5000000);    /* the same */
-static const uint64_t back_off_step_ns = UINT64_C(50000000);
-static const uint64_t last_word_ns = UINT64_C(1000000000);
 
 struct tr__proxy {
-    struct tr__proxy *next, *prev; /* the owner's list, under its lock */
+    struct tr__link link; /* in the owner's list, under its lock; in none before its first start */
     struct tr__process_type *type;
     struct tr_box *box;
     char *argument;
     struct tr_process limits; /* with the defaults filled in */
 
-    enum phase phase;
+    enum tr__phase phase;
     bool stopping; /* the stop hook has run */
-    bool greeted;  /* HELLO has come */
     bool bye;      /* the actor in the child has ended by itself */
     bool helper_gone;
-    bool kept;     /* invariant 2 */
-    bool exited;   /* its pidfd says so */
-    bool deserted; /* no child, no senders, nothing to do */
-    bool listed;
+    bool kept; /* invariant 2 */
     int wire, notices, pidfd;
     unsigned wire_armed;
     enum tr_process_end cause; /* why this child has to end; RUNNING: unknown yet */
@@ -67,8 +64,8 @@ struct tr__proxy {
 
     uint64_t tick_timer, phase_timer;
     uint64_t heard_ns; /* the last sign of life, or when something became due */
-    uint64_t ping_id;
-    bool ping_open;
+    uint64_t ping_id;  /* of the ping that is open; 0: none */
+    uint64_t ping_count;
 
     struct tr__restarts restarts;
     uint32_t failures;      /* in a row */
@@ -104,25 +101,16 @@ static inline uint32_t tr__proxy_ask_count(const struct tr__proxy *proxy)
 
 /* Set `kept` by invariant 2. */
 void tr__proxy_keep_set(struct tr__proxy *proxy);
-/* Set gate, timers and watches for the new state, at the end of every hook. */
+/* Set gate and `kept` for the new state, at the end of every hook. */
 void tr__proxy_update(struct tr__proxy *proxy, struct tr_context *ctx);
-/* Forget and close a descriptor; *fd becomes -1. */
-void tr__proxy_fd_close(struct tr_context *ctx, int *fd);
-void tr__proxy_phase_timer_stop(struct tr__proxy *proxy, struct tr_context *ctx);
-int tr__proxy_phase_timer_set(struct tr__proxy *proxy, struct tr_context *ctx, uint64_t delay_ns);
-void tr__proxy_wire_close(struct tr__proxy *proxy, struct tr_context *ctx);
-/* End the child: close its wire, answer its askers, wait for its exit. */
-void tr__proxy_condemn(
-    struct tr__proxy *proxy, struct tr_context *ctx, enum tr_process_end cause, int code);
 /* Send the messages that may go to the child now. */
 void tr__proxy_pump(struct tr__proxy *proxy, struct tr_context *ctx);
 /* Ask the helper for a child; back off if that fails. */
 enum tr_next tr__proxy_child_start(struct tr__proxy *proxy, struct tr_context *ctx);
-/* Events: the wire, the notices of the helper, the pidfd, the two timers. */
-void tr__proxy_on_wire(struct tr__proxy *proxy, struct tr_context *ctx);
-enum tr_next tr__proxy_on_notices(struct tr__proxy *proxy, struct tr_context *ctx);
-enum tr_next tr__proxy_on_pidfd(struct tr__proxy *proxy, struct tr_context *ctx);
-void tr__proxy_on_tick(struct tr__proxy *proxy, struct tr_context *ctx);
-enum tr_next tr__proxy_on_phase_timer(struct tr__proxy *proxy, struct tr_context *ctx);
+enum tr_next tr__proxy_on_event(
+    struct tr__proxy *proxy, struct tr_context *ctx, const struct tr_event *event);
+void tr__proxy_stop(struct tr__proxy *proxy, struct tr_context *ctx);
+/* The actor has no turn left, or its next one starts anew: kill the child; the helper reaps it. */
+void tr__proxy_abandon(struct tr__proxy *proxy, enum tr_dead_reason reason);
 
 #endif

@@ -12,31 +12,29 @@
 
 enum { RECEIVE_MIN = 4096, KEEP_BYTES_MAX = 65536 };
 
-/* The fields of each kind of frame. A field that its row does not name is zero. */
-static const struct rule {
-    bool known, to_child, lane, id, body, time, size, status;
-} rules[WIRE_KINDS] = {
-    [WIRE_TELL] = { .known = true,
-        .to_child = true,
-        .lane = true,
-        .id = true,
-        .body = true,
-        .time = true },
-    [WIRE_ASK] = { .known = true,
-        .to_child = true,
-        .lane = true,
-        .id = true,
-        .body = true,
-        .time = true },
-    [WIRE_PING] = { .known = true, .to_child = true, .id = true },
-    [WIRE_STOP] = { .known = true, .to_child = true },
-    [WIRE_HELLO] = { .known = true, .id = true, .size = true },
-    [WIRE_BEGIN] = { .known = true, .id = true },
-    [WIRE_DONE] = { .known = true, .id = true, .status = true },
-    [WIRE_REPLY] = { .known = true, .id = true, .status = true, .body = true },
-    [WIRE_ACCEPT] = { .known = true, .id = true },
-    [WIRE_PONG] = { .known = true, .id = true },
-    [WIRE_BYE] = { .known = true },
+/* Which way each kind of frame goes, and which fields it has. The others are zero. */
+enum {
+    TO_CHILD = 1 << WIRE_TO_CHILD,
+    FROM_CHILD = 1 << WIRE_FROM_CHILD,
+    HAS_ID = 4,
+    HAS_LANE = 8,
+    HAS_BODY = 16,
+    HAS_TIME = 32, /* the argument is one of these three */
+    HAS_SIZE = 64,
+    HAS_STATUS = 128,
+};
+static const uint8_t rules[WIRE_KINDS] = {
+    [WIRE_TELL] = TO_CHILD | HAS_ID | HAS_LANE | HAS_BODY | HAS_TIME,
+    [WIRE_ASK] = TO_CHILD | HAS_ID | HAS_LANE | HAS_BODY | HAS_TIME,
+    [WIRE_PING] = TO_CHILD | HAS_ID,
+    [WIRE_STOP] = TO_CHILD,
+    [WIRE_HELLO] = FROM_CHILD | HAS_ID | HAS_SIZE,
+    [WIRE_BEGIN] = FROM_CHILD | HAS_ID,
+    [WIRE_DONE] = FROM_CHILD | HAS_ID | HAS_STATUS,
+    [WIRE_REPLY] = FROM_CHILD | HAS_ID | HAS_STATUS | HAS_BODY,
+    [WIRE_ACCEPT] = FROM_CHILD | HAS_ID,
+    [WIRE_PONG] = FROM_CHILD | HAS_ID,
+    [WIRE_BYE] = FROM_CHILD,
 };
 
 static void put_number(unsigned char *to, uint64_t number, uint32_t size)
@@ -88,15 +86,15 @@ static int wire_make_room(struct tr__wire_buffer *buffer, size_t size)
     return 0;
 }
 
-/* An empty buffer starts over; one that a large frame has made large gives its memory back. */
+/* An empty buffer starts over. */
 static void wire_consume(struct tr__wire_buffer *buffer, size_t size)
 {
     buffer->start += size;
-    if (buffer->start < buffer->end)
-        return;
-    buffer->start = buffer->end = 0;
+    if (buffer->start == buffer->end)
+        buffer->start = buffer->end = 0;
 }
 
+/* A buffer that a large frame has made large gives its memory back. */
 static void shrink_if_empty(struct tr__wire_buffer *buffer)
 {
     if (tr__wire_size(buffer) == 0 && buffer->capacity > KEEP_BYTES_MAX)
@@ -123,10 +121,8 @@ int tr__wire_put(struct tr__wire_buffer *buffer, const struct tr__wire_frame *fr
     if (rc < 0)
         return rc;
     tr__wire_header(buffer->bytes + buffer->end, frame);
-    if (frame->size > 0)
-        memcpy(buffer->bytes + buffer->end + WIRE_HEADER, frame->body, frame->size);
-    buffer->end += WIRE_HEADER + (size_t)frame->size;
-    return 0;
+    buffer->end += WIRE_HEADER;
+    return frame->size > 0 ? tr__wire_put_bytes(buffer, frame->body, frame->size) : 0;
 }
 
 int tr__wire_put_bytes(struct tr__wire_buffer *buffer, const void *bytes, size_t size)
@@ -150,21 +146,19 @@ static bool is_status(uint64_t argument)
 
 static bool is_allowed(const struct tr__wire_frame *frame, enum tr__wire_way way)
 {
-    const struct rule *rule = &rules[frame->kind];
+    unsigned rule = rules[frame->kind];
 
-    if (!rule->known || rule->to_child != (way == WIRE_TO_CHILD))
+    if (!(rule & 1u << way))
         return false;
-    if (rule->lane ? frame->lane > TR_BACKGROUND : frame->lane != 0)
+    if (frame->lane > (rule & HAS_LANE ? TR_BACKGROUND : 0))
         return false;
-    if (!rule->id && frame->id != 0)
+    if ((!(rule & HAS_ID) && frame->id != 0) || (!(rule & HAS_BODY) && frame->size != 0))
         return false;
-    if (!rule->body && frame->size != 0)
-        return false;
-    if (rule->status)
+    if (rule & HAS_STATUS)
         return is_status(frame->argument);
-    if (rule->size)
+    if (rule & HAS_SIZE)
         return frame->argument <= UINT32_MAX;
-    return rule->time || frame->argument == 0;
+    return rule & HAS_TIME || frame->argument == 0;
 }
 
 int tr__wire_take(struct tr__wire_buffer *buffer, enum tr__wire_way way, uint32_t body_max,
@@ -220,7 +214,9 @@ int tr__wire_send(struct tr__wire_buffer *buffer, int fd)
     return 0;
 }
 
-int tr__wire_receive(struct tr__wire_buffer *buffer, int fd)
+/* Read once: the number of bytes, TR_EAGAIN, TR_ECLOSED at the end, TR_ENOMEM. Makes room for the
+ * frame that has begun, so take all frames after each read: taking checks the announced size. */
+static int wire_receive(struct tr__wire_buffer *buffer, int fd)
 {
     size_t there = tr__wire_size(buffer), wanted = RECEIVE_MIN;
     ssize_t got;
@@ -247,4 +243,23 @@ int tr__wire_receive(struct tr__wire_buffer *buffer, int fd)
         return TR_ECLOSED;
     buffer->end += (size_t)got;
     return (int)got;
+}
+
+int tr__wire_read(struct tr__wire_buffer *buffer, int fd, uint32_t reads_max,
+    const struct tr__wire_reader *reader, struct tr_context *ctx)
+{
+    struct tr__wire_frame frame;
+    int rc = 0, any = 0;
+
+    for (uint32_t reads = 0; rc >= 0 && reads < reads_max; reads++) {
+        rc = wire_receive(buffer, fd);
+        any |= rc > 0;
+        while (rc >= 0) {
+            rc = tr__wire_take(buffer, reader->way, reader->body_max, &frame);
+            if (rc <= 0)
+                break;
+            rc = reader->on_frame(reader->owner, ctx, &frame);
+        }
+    }
+    return rc < 0 && rc != TR_EAGAIN ? rc : any;
 }

@@ -18,6 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct tr_context;
+
 enum { WIRE_HEADER = 24, WIRE_VERSION = 1 };
 
 enum tr__wire_kind {
@@ -86,8 +88,17 @@ int tr__wire_take(struct tr__wire_buffer *buffer, enum tr__wire_way way, uint32_
 /* Send the buffer through a non-blocking socket: 0 when all was sent, TR_EAGAIN when the socket is
  * full, TR_ECLOSED when the peer is gone. */
 int tr__wire_send(struct tr__wire_buffer *buffer, int fd);
-/* Read once: the number of bytes, TR_EAGAIN, TR_ECLOSED at the end, TR_ENOMEM. Makes room for the
- * frame that has begun, so take all frames after each read: taking checks the announced size. */
-int tr__wire_receive(struct tr__wire_buffer *buffer, int fd);
+/* Where the frames of a buffer go. */
+struct tr__wire_reader {
+    enum tr__wire_way way;
+    uint32_t body_max;
+    int (*on_frame)(void *owner, struct tr_context *ctx, const struct tr__wire_frame *frame);
+    void *owner;
+};
+
+/* Read from the socket, up to `reads_max` times, and pass on each frame. 1 if bytes came, 0 if none
+ * did, or why no more come: TR_ECLOSED, TR_EPROTO, TR_ENOMEM, the error of on_frame. */
+int tr__wire_read(struct tr__wire_buffer *buffer, int fd, uint32_t reads_max,
+    const struct tr__wire_reader *reader, struct tr_context *ctx);
 
 #endif

@@ -9,16 +9,8 @@
  * This file also handles the operations: the runtime's own messages to an actor. */
 #include "runtime/actor.h"
 
-#include <string.h>
-
 #include "base/assert.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/fd.h"
-#include "runtime/inspect.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/registry.h"
@@ -27,9 +19,7 @@
 #include "runtime/supervisor.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/waitgraph.h"
 #include "runtime/watch.h"
-#include "runtime/worker.h"
 
 /* ---- start, stop, crash, restart ------------------------------------------------------------ */
 
@@ -70,10 +60,10 @@ static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, i
     tr__status_clear(box, STATUS_STOPPING | STATUS_HELD | STATUS_PARKED);
     tr__status_set(box, STATUS_CRASHED);
     tr__wait_stop(box);
-    tr__park_cancel(box, ext);
+    tr__park_cancel(ext);
     tr__actor_timers_fini(box, ext);
     tr__fds_fini(box, ext);
-    tr__watching_fini(box, ext);
+    tr__watching_fini(ext);
     tr__replies_abandon(box, reply_status);
     tr__links_break(box, ext, why);
     tr__supervisor_child_ended(box, ext, why, false);
@@ -173,7 +163,7 @@ tr__noinline enum verdict tr__actor_stop(
     tr__wait_stop(box);
     ext = why == TR_WHY_DONE && box->type->stop == NULL ? tr__ext_of(box) : tr__ext_get(box);
     if (ext != NULL) {
-        tr__park_cancel(box, ext);
+        tr__park_cancel(ext);
         ext->starting = false;
         ext->why = (int)why;
         if (ext->entry != NULL)
@@ -348,7 +338,7 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
         memcpy(&why, payload, sizeof why);
         return actor_restart(worker, box, (enum tr_why)why);
     case OP_SHOW:
-        tr__inspect_show_here(box, worker->ctx.self, payload);
+        tr__inspect_show(payload, box, worker->ctx.self);
         return VERDICT_GO;
     case OP_CHILD_ADD:
     case OP_CHILD_DOWN:

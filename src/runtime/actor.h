@@ -9,7 +9,6 @@
 
 #include <troupe/inspect.h>
 
-#include "runtime/box.h"
 #include "runtime/compiler.h"
 #include "runtime/ext.h"
 #include "runtime/sync.h"
@@ -38,6 +37,13 @@ static inline void tr__status_set(struct tr_box *box, uint32_t bits)
 static inline void tr__status_clear(struct tr_box *box, uint32_t bits)
 {
     tr__set(box->status, tr__get(box->status) & ~bits);
+}
+
+/* Did the actor fail by itself? */
+static inline bool tr__is_crash(enum tr_why why)
+{
+    return why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
+           why == TR_WHY_LINKED;
 }
 
 /* box.c: end every cell in a queue; *replies counts the answers among them. */

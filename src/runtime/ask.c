@@ -7,22 +7,12 @@
  * the message is sent. */
 #include "runtime/ask.h"
 
-#include <string.h>
-
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/waitgraph.h"
-#include "runtime/worker.h"
 
 /* ---- cells of asks -------------------------------------------------------------------------- */
 
@@ -188,7 +178,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         now = tr__now(worker->system);
         if (deadline != 0 && deadline <= now)
             return TR_ETIMEOUT;
-        deadline = tr__ask_expiry(now, o->timeout_ns, deadline);
+        deadline = tr__expiry(now, o->timeout_ns, deadline);
     }
     if (unlikely(o->hold)) {
         rc = hold_start(worker, box, to.box);
@@ -216,7 +206,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         ask->tag = o->tag;
         ask->sequence = sequence;
         ask->hold = o->hold;
-        ask->expires_ns = tr__ask_expiry(now, age, deadline);
+        ask->expires_ns = tr__expiry(now, age, deadline);
         /* While this function runs. */
         atomic_fetch_add_explicit(&ask->refs, 1, memory_order_relaxed);
         cell->kind = CELL_ASK_RECORD;

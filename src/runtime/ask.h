@@ -9,14 +9,7 @@
 #ifndef RUNTIME_ASK_H
 #define RUNTIME_ASK_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include <troupe/ask.h>
-
 #include "runtime/cell.h"
-#include "runtime/list.h"
 #include "runtime/timer.h"
 
 struct tr__worker;
@@ -41,7 +34,7 @@ struct tr__ask {
     struct tr_cancel *cancel; /* referenced */
     struct tr__link by_cancel;
     struct tr__ask *fire_next; /* of the thread that fires the token */
-    /* a thread's future: future.h */
+    /* a thread's future */
     _Atomic uint32_t ended; /* futex word: enum tr__future */
     _Atomic uint32_t accepted;
     int status;
@@ -69,9 +62,6 @@ bool tr__ask_answer(struct tr__ask *ask, int status, const void *value, size_t s
 /* Deliver the first stage of two. TR_ECANCELLED if it has ended. */
 int tr__ask_accept(struct tr__ask *ask);
 
-/* The earlier of `after_ns` from now (0: never) and the deadline (0: none). */
-uint64_t tr__ask_expiry(uint64_t now_ns, uint64_t after_ns, uint64_t deadline_ns);
-
 /* ---- cells of asks: ask.c ------------------------------------------------------------------- */
 
 /* The record of a CELL_ASK_RECORD. */
@@ -90,5 +80,39 @@ struct tr_box *tr__ask_cell_holder(const struct tr__cell *cell);
 void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to);
 /* Push an ask or a forwarded message in its lane. On failure the cell is still the caller's. */
 int tr__ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
+
+/* ---- tokens: cancel.c ----------------------------------------------------------------------- */
+
+/* A token that ends asks when it is fired, and fires its children.
+ *
+ * `fired` and `refs` are atomics; the lists are under the token's lock, `sibling` under the
+ * parent's. A token's lock is taken with no other lock held except a parent's or a box's: ends are
+ * delivered after it is released. */
+
+void tr__cancel_ref(struct tr_cancel *cancel);
+void tr__cancel_unref(struct tr_cancel *cancel);
+/* List an ask, with a reference of the list's. False if the token has fired: it is not listed. */
+bool tr__cancel_list(struct tr_cancel *cancel, struct tr__ask *ask);
+/* Take an ask off its token's list and release the list's reference. The token's lock decides
+ * between this and firing. */
+void tr__cancel_unlist(struct tr__ask *ask);
+
+/* ---- futures: future.c ---------------------------------------------------------------------- */
+
+/* The answer that a thread waits for. A future is an ask's record without an asker.
+ *
+ * `ended` is the futex word. In a driven system the waiting thread sleeps in the system's epoll
+ * instead: it says so (SLEPT), the thread that ends the future then wakes it (WAKING), and the
+ * waiter goes on only after that thread is done with the system, which may be destroyed next. */
+
+enum tr__future {
+    FUTURE_OPEN,
+    FUTURE_ENDED,  /* status and value are there */
+    FUTURE_SLEPT,  /* open; the thread that drives the system sleeps */
+    FUTURE_WAKING, /* status and value are there; the sleeper is being woken */
+};
+
+/* Store the answer and wake the waiting thread. Called once, by the thread that ended the ask. */
+void tr__future_store(struct tr__ask *ask, int status, const void *value, size_t size);
 
 #endif

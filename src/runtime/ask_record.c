@@ -11,22 +11,13 @@
  *   3. Arming runs after the message is in the box, so the answer may be there already. It stores
  *      the timer, then looks at the state; an end moves the state, then looks at the timer. Both
  *      are sequentially consistent: one of the two sees the other and detaches. */
-#include <sched.h>
 
 #include "base/alloc.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cancel.h"
-#include "runtime/future.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
-#include "runtime/point.h"
 #include "runtime/reply.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/timer.h"
-#include "runtime/worker.h"
 
 int tr__ask_create(struct tr_system *system, struct tr_box *asker, uint64_t deadline_ns,
     struct tr_cancel *cancel, struct tr__ask **ret_ask)
@@ -149,11 +140,4 @@ void tr__ask_arm(struct tr__ask *ask, struct tr__wheel *wheel)
     /* Ended meanwhile? Then that thread may have missed the timer or the token's list. */
     if (atomic_load_explicit(&ask->state, memory_order_seq_cst) == ASK_ENDED)
         tr__ask_detach(ask);
-}
-
-uint64_t tr__ask_expiry(uint64_t now_ns, uint64_t after_ns, uint64_t deadline_ns)
-{
-    uint64_t until_ns = tr__later(now_ns, after_ns);
-
-    return after_ns != 0 && (deadline_ns == 0 || until_ns < deadline_ns) ? until_ns : deadline_ns;
 }

@@ -6,43 +6,25 @@
  *   2. The thread that takes pins to zero frees the slot. */
 #include "runtime/box.h"
 
-#include <sched.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/cell.h"
-#include "runtime/done.h"
-#include "runtime/ext.h"
 #include "runtime/fd.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/point.h"
 #include "runtime/registry.h"
 #include "runtime/reply.h"
 #include "runtime/run_queue.h"
-#include "runtime/sim.h"
 #include "runtime/supervisor.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/waitgraph.h"
 #include "runtime/watch.h"
-#include "runtime/worker.h"
 
 enum { GRACE_DEFAULT_S = 5, LAUNCH_SHIFT = 24 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 
 /* ---- small things --------------------------------------------------------------------------- */
-
-void *tr__box_self(struct tr_box *box)
-{
-    return tr__self_of(box);
-}
 
 pthread_mutex_t *tr__box_lock(const struct tr_box *box)
 {
@@ -54,7 +36,7 @@ pthread_mutex_t *tr__box_lock(const struct tr_box *box)
 }
 
 /* Created by the actor's turn or, under the lock, by a thread that adds to one of its lists. */
-static struct tr__ext *ext_get_locked(struct tr_box *box)
+struct tr__ext *tr__ext_get_locked(struct tr_box *box)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
 
@@ -79,11 +61,6 @@ static struct tr__ext *ext_get_locked(struct tr_box *box)
     return ext;
 }
 
-struct tr__ext *tr__ext_get_locked(struct tr_box *box)
-{
-    return ext_get_locked(box);
-}
-
 struct tr__ext *tr__ext_get(struct tr_box *box)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -92,7 +69,7 @@ struct tr__ext *tr__ext_get(struct tr_box *box)
     if (ext != NULL)
         return ext;
     lock = tr__box_lock(box);
-    ext = ext_get_locked(box);
+    ext = tr__ext_get_locked(box);
     pthread_mutex_unlock(lock);
     return ext;
 }
@@ -195,12 +172,19 @@ static void ext_free(struct tr__ext *ext)
     base_free(ext);
 }
 
+static void slot_release(struct tr_box *box)
+{
+    struct tr__worker *cache = tr__cache_enter(box->system);
+
+    tr__set(box->status, STATUS_FREE);
+    tr__slot_free(cache, box);
+    tr__cache_leave(cache);
+}
+
 /* Never launched: no other thread knows the box. */
 void tr__box_discard(struct tr_box *box)
 {
-    struct tr__worker *worker = tr__worker_of(box->system);
     struct tr__ext *ext = tr__ext_of(box);
-    struct tr_system *system = box->system;
 
     if (ext != NULL) {
         base_free(ext->done);
@@ -208,20 +192,16 @@ void tr__box_discard(struct tr_box *box)
         tr__set(box->ext, NULL);
     }
     if (tr__get(box->status) & STATUS_POINTER && !(tr__get(box->status) & STATUS_EXTERNAL))
-        base_free(tr__box_self(box));
-    tr__set(box->status, STATUS_FREE);
+        base_free(tr__self_of(box));
     tr__set(box->strong, 0);
-    tr__slot_free(worker != NULL ? worker : tr__foreign_enter(system), box);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    slot_release(box);
 }
 
 int tr__box_create(struct tr_system *system, const struct tr_type *type, const void *state,
     const struct tr_spawn_options *options, uint32_t status, struct tr_box **ret_box)
 {
-    struct tr__worker *worker = tr__worker_of(system);
-    struct tr__worker *cache;
     static const struct tr_spawn_options none = { 0 };
+    struct tr__worker *cache;
     struct tr_box *box;
     int rc;
 
@@ -229,32 +209,23 @@ int tr__box_create(struct tr_system *system, const struct tr_type *type, const v
         (options != NULL && options->box.capacity > TR_CAPACITY_MAX) ||
         (state == NULL && type->state_size != 0 && !(status & STATUS_UNOWNED)))
         return TR_EINVAL;
-    cache = worker != NULL ? worker : tr__foreign_enter(system);
-    box = tr__slot_alloc(cache, system, type->state_size);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    cache = tr__cache_enter(system);
+    box = tr__slot_alloc(cache, type->state_size);
+    tr__cache_leave(cache);
     if (box == NULL)
         return TR_ENOMEM;
     if (type->start != NULL)
         status |= STATUS_UNSTARTED;
     tr__box_init(box, system, type, options == NULL ? NULL : &options->box, status | STATUS_LIVE);
     atomic_store_explicit(&box->generation, tr__get(box->generation) + 1, memory_order_release);
-    if (!(status & STATUS_UNOWNED)) {
-        rc = tr__box_adopt_state(box, state, &none);
-        if (rc < 0) {
-            tr__box_discard(box);
-            return rc;
-        }
-    }
-    if (options != NULL) {
+    rc = status & STATUS_UNOWNED ? 0 : tr__box_adopt_state(box, state, &none);
+    if (rc == 0 && options != NULL)
         rc = apply_options(box, options);
-        if (rc < 0) {
-            tr__box_discard(box);
-            return rc;
-        }
-    }
-    *ret_box = box;
-    return 0;
+    if (rc < 0)
+        tr__box_discard(box);
+    else
+        *ret_box = box;
+    return rc;
 }
 
 /* Move the state into a box that was created without one. */
@@ -310,12 +281,19 @@ void tr__box_launch(struct tr_box *box)
         tr__schedule(worker, box);
 }
 
+tr_sender tr__box_own(struct tr_box *box, const char *owner)
+{
+    tr__set(box->owner_first, owner);
+    /* Release: a weak sender that sees the count sees the box. */
+    atomic_store_explicit(&box->strong, 1, memory_order_release);
+    return (tr_sender){ box, NULL };
+}
+
 int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *state,
     const struct tr_spawn_options *options, tr_sender *ret_sender)
 {
     struct tr_spawn_options copy;
     struct tr_box *box;
-    struct tr__ext *ext;
     bool is_supervised;
     int rc;
 
@@ -335,14 +313,10 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
     }
     if (rc < 0)
         return rc;
-    tr__set(box->owner_first, options != NULL && options->owner != NULL ? options->owner : "spawn");
-    /* Release: a weak sender that sees the count sees the box. */
-    atomic_store_explicit(&box->strong, 1, memory_order_release);
-    if (options != NULL && options->ret_done != NULL) {
-        ext = tr__ext_of(box);
-        *options->ret_done = ext->done;
-    }
-    *ret_sender = (tr_sender){ box, NULL };
+    *ret_sender =
+        tr__box_own(box, options != NULL && options->owner != NULL ? options->owner : "spawn");
+    if (options != NULL && options->ret_done != NULL)
+        *options->ret_done = tr__ext_of(box)->done;
     tr__box_launch(box);
     if (is_supervised)
         tr__supervisor_add(options->supervisor.box, box);
@@ -350,17 +324,6 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
 }
 
 /* ---- ending --------------------------------------------------------------------------------- */
-
-static void slot_release(struct tr_box *box)
-{
-    struct tr_system *system = box->system;
-    struct tr__worker *worker = tr__worker_of(system);
-
-    tr__set(box->status, STATUS_FREE);
-    tr__slot_free(worker != NULL ? worker : tr__foreign_enter(system), box);
-    if (worker == NULL)
-        tr__foreign_leave(system);
-}
 
 void tr__box_unpin(struct tr_box *box, int32_t n)
 {
@@ -391,12 +354,9 @@ bool tr__box_pin(tr_weak weak)
  * system may be joined and destroyed, and tr_system_destroy waits for that lock. */
 void tr__box_senderless(struct tr_box *box)
 {
-    struct tr_system *system = box->system;
-    struct tr__worker *worker = tr__worker_of(system);
+    struct tr__worker *cache = tr__cache_enter(box->system);
     uint64_t word, new;
 
-    if (worker == NULL)
-        tr__foreign_enter(system);
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
     do {
         new = word | WORD_SENDERLESS;
@@ -406,9 +366,8 @@ void tr__box_senderless(struct tr_box *box)
     } while (!atomic_compare_exchange_weak_explicit(
         &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
     if (!(word & WORD_GONE) && new & ~word & WORD_SCHED)
-        tr__schedule(worker, box);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+        tr__schedule(cache, box);
+    tr__cache_leave(cache);
     if (word & WORD_GONE)
         tr__box_unpin(box, 1);
 }
@@ -435,7 +394,7 @@ static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     const struct tr_type *type = box->type;
     uint32_t status = tr__get(box->status);
     struct tr_done *done = ext != NULL ? ext->done : NULL;
-    void *self = tr__box_self(box);
+    void *self = tr__self_of(box);
     bool kept = false;
 
     if (done != NULL) {
@@ -469,7 +428,7 @@ static struct tr__cell *close_word(struct tr_box *box, uint64_t flags, uint64_t 
             continue;
         }
         tr__point();
-        /* Sequentially consistent: see ext_get_locked, and the waiters of tr__end_wait. */
+        /* Sequentially consistent: see tr__ext_get_locked, and the waiters of tr__end_wait. */
         if (atomic_compare_exchange_weak_explicit(&box->word, &word,
                 flags | (word & WORD_SENDERLESS), memory_order_seq_cst, memory_order_relaxed))
             break;
@@ -480,21 +439,17 @@ static struct tr__cell *close_word(struct tr_box *box, uint64_t flags, uint64_t 
 
 static void finish_ext(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
 {
-    bool failed =
-        why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET || why == TR_WHY_LINKED;
-
     tr__actor_timers_fini(box, ext);
     tr__fds_fini(box, ext);
-    tr__watching_fini(box, ext);
-    tr__replies_abandon(box, failed ? TR_ECRASHED : TR_EDROPPED);
-    tr__park_cancel(box, ext);
+    tr__watching_fini(ext);
+    tr__replies_abandon(box, tr__is_crash(why) ? TR_ECRASHED : TR_EDROPPED);
+    tr__park_cancel(ext);
     tr__unpark_all(box);
 }
 
 void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
 {
-    bool failed =
-        why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET || why == TR_WHY_LINKED;
+    bool failed = tr__is_crash(why);
     enum tr_dead_reason reason =
         why == TR_WHY_KILLED && tr__get(box->system->ending) ? TR_DEAD_DESTROYED : TR_DEAD_STOPPED;
     int ask_status = failed ? TR_ECRASHED : TR_ECLOSED;
@@ -510,7 +465,7 @@ void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
     tr__wait_stop(box);
     ext = tr__ext_of(box);
     if (ext != NULL)
-        tr__park_cancel(box, ext); /* the unparking thread pushes, and must not find GONE */
+        tr__park_cancel(ext); /* the unparking thread pushes, and must not find GONE */
     if (ext != NULL && ext->entry != NULL)
         tr__registry_ends(box, ext->entry, why); /* before CLOSED: senders go to the successor */
     /* Answers that come from now on find GONE and unpin, and so does the last sender: count the
@@ -553,11 +508,10 @@ void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
     tr__point();
     atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
     tr__point();
-    counting = worker != NULL ? worker : tr__foreign_enter(system);
+    counting = tr__cache_enter(system);
     atomic_store_explicit(
         &counting->counters.ended, tr__get(counting->counters.ended) + 1, memory_order_release);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    tr__cache_leave(counting);
     if (system->sim != NULL)
         tr__sim_event(system->sim, 3, (uint64_t)why);
     tr__box_unpin(box, 1 + replies + (word & WORD_SENDERLESS ? 1 : 0));

@@ -14,11 +14,6 @@
 #define RUNTIME_BOX_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <troupe/actor.h>
 
 #include "runtime/cell.h"
 #include "runtime/point.h"
@@ -114,11 +109,21 @@ struct tr_box {
 _Static_assert(sizeof(struct tr_box) == 128, "a small actor is two cache lines");
 _Static_assert(offsetof(struct tr_box, word) == 64, "senders have a line of their own");
 
+/* Has the actor ended? The slot may be another actor's soon. */
+static inline bool tr__box_is_gone(const struct tr_box *box)
+{
+    return atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE;
+}
+
 /* A sender beside the first, with the name of its holder. */
 struct tr__hold {
     struct tr__hold *next, *prev;
     const char *owner;
 };
+
+/* Make a sender that `strong` counts already. `hold` is its record; without one the sender is the
+ * first, or has no name. */
+tr_sender tr__sender_hold(struct tr_box *box, struct tr__hold *hold, const char *owner);
 
 /* ---- its life: box.c ------------------------------------------------------------------------ */
 
@@ -145,7 +150,7 @@ void tr__box_unpin(struct tr_box *box, int32_t n);
 void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
 /* Return the actor's name, or its type's name and id written to text. */
 const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
-/* Return the actor's state. */
-void *tr__box_self(struct tr_box *box);
+/* Name the holder of the first sender, and return that sender. */
+tr_sender tr__box_own(struct tr_box *box, const char *owner);
 
 #endif

@@ -7,14 +7,10 @@
  *   2. A child holds a reference to its parent, so a parent outlives its children's links.
  *   3. Firing holds no lock while it delivers ends: an actor that answers an ask takes the token's
  *      lock while it holds others. */
-#include "runtime/cancel.h"
 
 #include "base/alloc.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/list.h"
-#include "runtime/point.h"
-#include "runtime/sync.h"
 
 struct tr_cancel {
     pthread_mutex_t lock;

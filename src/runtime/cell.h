@@ -8,9 +8,6 @@
 #ifndef RUNTIME_CELL_H
 #define RUNTIME_CELL_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include <troupe/ask.h>
 
 struct tr_box;

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* context.c: the calls of a handler about itself: time, name, stash, stop. */
-#include "runtime/context.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/random.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 struct tr_system *tr_system_of(const struct tr_context *ctx)
 {

@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drive.c: systems without threads of their own. */
-#include "runtime/drive.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/compiler.h"
-#include "runtime/point.h"
 #include "runtime/run_queue.h"
-#include "runtime/sim.h"
-#include "runtime/snapshot.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/work.h"
-#include "runtime/worker.h"
 
 enum { RUNNING_NAP_NS = 1000000 };
 
-/* Prepare for a loop that watches the descriptor to sleep: senders must write to it from here on,
- * and work that is left makes it readable at once. The order is that of parking (scheduler.c). */
 static int drive_turns(struct tr_system *system, uint32_t turns_max);
 
+/* Prepare for a loop that watches the descriptor to sleep: senders must write to it from here on,
+ * and work that is left makes it readable at once. The order is that of parking (scheduler.c). */
 static void keep_readable(struct tr__worker *worker)
 {
     uint64_t one = 1;
@@ -135,6 +125,21 @@ void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns)
     atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
 }
 
+int tr__drive_until(
+    struct tr_system *system, bool (*is_over)(void *data), void *data, uint64_t until_ns)
+{
+    while (!is_over(data)) {
+        if (tr__drive(system, 64) > 0 && tr__now(system) < until_ns)
+            continue;
+        if (is_over(data))
+            break;
+        if (system->sim != NULL || tr__now(system) >= until_ns)
+            return TR_ETIMEOUT;
+        tr__drive_wait(system, until_ns);
+    }
+    return 0;
+}
+
 bool tr__drive_open(struct tr_system *system)
 {
     bool is_open;
@@ -159,13 +164,13 @@ void tr__drive_wake(struct tr_system *system)
 
 int tr_system_step(struct tr_system *system, uint32_t turns_max)
 {
-    tr_assert_use(system->driven, "only a driven system is stepped");
+    tr_assert_use(tr__is_driven(system), "only a driven system is stepped");
     return tr__drive(system, turns_max);
 }
 
 int tr_system_fd(struct tr_system *system)
 {
-    if (!system->driven || system->sim != NULL)
+    if (!tr__is_driven(system) || system->sim != NULL)
         return TR_EUNSUPPORTED;
     if (tr__worker_open(system->workers[0]) < 0)
         return TR_ELIMIT;
@@ -178,11 +183,11 @@ int tr_system_timeout_ms(struct tr_system *system)
 {
     struct tr__worker *worker = system->workers[0];
 
-    if (system->driven && tr__worker_has_work(worker))
+    if (tr__is_driven(system) && tr__worker_has_work(worker))
         return 0;
-    if (system->driven && worker->event_fd >= 0)
+    if (tr__is_driven(system) && worker->event_fd >= 0)
         atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
-    if (system->driven && tr__worker_has_work(worker))
+    if (tr__is_driven(system) && tr__worker_has_work(worker))
         return 0;
     return tr__worker_timeout_ms(worker, tr__now(system));
 }

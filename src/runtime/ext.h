@@ -5,11 +5,7 @@
 #ifndef RUNTIME_EXT_H
 #define RUNTIME_EXT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "runtime/box.h"
-#include "runtime/list.h"
 #include "runtime/waitgraph.h"
 
 struct tr__ext {
@@ -46,12 +42,9 @@ struct tr__ext {
     struct tr__registry_entry *entry;
     uint32_t keeps;
     struct tr_done *done;
-    void *initial;      /* copy of the state for restarts */
-    void *private_data; /* of a supervisor or a local system */
+    void *initial; /* copy of the state for restarts */
     uint64_t net_node;
     uint32_t net_tag;
-    uint64_t turn_started_ns; /* when the call under a budget started */
-    bool successor_waits;
 };
 
 /* Return the ext, created if there is none. NULL when memory is out or the actor is GONE. */
@@ -65,5 +58,21 @@ static inline struct tr__ext *tr__ext_of(const struct tr_box *box)
     /* Acquire: pairs with the release that publishes it in tr__ext_get_locked. */
     return atomic_load_explicit(&box->ext, memory_order_acquire);
 }
+
+/* ---- the state an actor hands back ---------------------------------------------------------- */
+
+/* The state an actor hands back when it ends (ret_done of tr_spawn_options). The actor's
+ * end and the holder's drop both change `ended`, an atomic; the side that comes second owns the
+ * rest. */
+
+enum { DONE_OPEN, DONE_ENDED, DONE_DROPPED };
+
+struct tr_done {
+    struct tr_system *system;
+    const struct tr_type *type;
+    _Atomic uint32_t ended; /* DONE_OPEN until one side changes it */
+    int why;
+    void *state;
+};
 
 #endif

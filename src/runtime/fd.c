@@ -16,15 +16,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 static void forbid_in_simulation(const struct tr_context *ctx, const char *what)
 {

@@ -5,9 +5,6 @@
 #ifndef RUNTIME_FD_H
 #define RUNTIME_FD_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <troupe/event.h>
 
 #include "runtime/point.h"

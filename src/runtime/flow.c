@@ -14,13 +14,9 @@
  *   3. The reply handle is answered when the flow ends, unless it was before; it is one-shot. */
 #include <string.h>
 
-#include <troupe/actor.h>
-#include <troupe/ask.h>
-#include <troupe/event.h>
 #include <troupe/flow.h>
 
 #include "base/assert.h"
-#include "runtime/context.h"
 #include "runtime/system.h"
 
 enum state { FLOW_FREE, FLOW_RUNNING, FLOW_WAITING, FLOW_ENDED };

@@ -8,25 +8,14 @@
  *
  * In a system with threads the waiter sleeps on the futex word `ended`. In a driven system it
  * drives, and sleeps in the system's epoll when there is nothing to run. */
-#include "runtime/future.h"
-
-#include <sched.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/drive.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 /* ---- ending: the thread that answers -------------------------------------------------------- */
 
@@ -77,7 +66,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
     struct tr_future **ret_future)
 {
     struct tr_box *box = to.box;
-    struct tr__worker *worker, *cache;
+    struct tr__worker *cache;
     struct tr_system *system;
     struct tr__ask *ask;
     struct tr__cell *cell;
@@ -89,17 +78,16 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
     if (box->type->message_size != size)
         return TR_EINVAL;
     system = box->system;
-    worker = tr__worker_of(system);
     deadline = tr__handled_deadline(system); /* of the message this thread handles, if any */
     if (unlikely(tr__get(box->status) & STATUS_EXPIRES))
         age = tr__age_max(box);
     now = timeout_ns != 0 || age != 0 ? tr__now(system) : 0;
-    deadline = tr__ask_expiry(now, timeout_ns, deadline);
+    deadline = tr__expiry(now, timeout_ns, deadline);
     rc = tr__ask_create(system, NULL, deadline, NULL, &ask);
     if (rc < 0)
         return rc;
-    ask->expires_ns = tr__ask_expiry(now, age, deadline);
-    cache = worker != NULL ? worker : tr__foreign_enter(system);
+    ask->expires_ns = tr__expiry(now, age, deadline);
+    cache = tr__cache_enter(system);
     cell = tr__cell_alloc(cache, size);
     if (cell == NULL) {
         rc = TR_ENOMEM;
@@ -117,8 +105,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
         if (rc < 0)
             tr__cell_free(cache, cell);
     }
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    tr__cache_leave(cache);
     if (rc < 0) {
         if (cell != NULL)
             tr__ask_unref(ask);
@@ -189,7 +176,7 @@ static bool future_wait_ended(struct tr__ask *ask, uint64_t until_ns)
     uint64_t now = 0, spin_until = 0;
 
     while (!future_is_ended(ask)) {
-        if (system->driven && tr__get(system->running) == 0) {
+        if (tr__is_driven(system) && tr__get(system->running) == 0) {
             if (tr__drive(system, 64) > 0 && tr__now(system) < until_ns)
                 continue;
             if (future_is_ended(ask))
@@ -211,7 +198,7 @@ static bool future_wait_ended(struct tr__ask *ask, uint64_t until_ns)
             uint32_t seen = tr__get(ask->ended);
 
             /* The thread that runs the system may stop: then this thread drives it. */
-            if (system->driven && (left == 0 || left > FUTURE_NAP_NS))
+            if (tr__is_driven(system) && (left == 0 || left > FUTURE_NAP_NS))
                 left = FUTURE_NAP_NS;
             if (seen != FUTURE_ENDED)
                 tr__futex_wait(&ask->ended, seen, left);
@@ -294,7 +281,7 @@ int tr_future_wait_any(
             }
         if (until == 0)
             until = future_until(system, timeout_ns);
-        if (system->driven) {
+        if (tr__is_driven(system)) {
             if (tr__drive(system, 64) > 0 && tr__now(system) < until)
                 continue;
             if (system->sim == NULL && tr__now(system) < until) {

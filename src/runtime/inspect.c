@@ -2,29 +2,17 @@
 /* inspect.c: counters read from outside. Reads are racy by design (each figure is right, all
  * together are not of one instant); nothing here walks a queue or takes a lock that a send or a
  * turn takes. */
-#include "runtime/inspect.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/counters.h"
-#include "runtime/drive.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/waitgraph.h"
-#include "runtime/worker.h"
 
 const char *tr_doing_text(enum tr_doing doing)
 {
@@ -157,7 +145,7 @@ static void show_unref(struct show *show)
     base_free(show);
 }
 
-static void show_done(const void *payload, struct tr_box *box, const void *self)
+void tr__inspect_show(const void *payload, struct tr_box *box, const void *self)
 {
     struct show *show;
 
@@ -169,15 +157,11 @@ static void show_done(const void *payload, struct tr_box *box, const void *self)
     show_unref(show);
 }
 
-void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload)
+static bool is_shown(void *data)
 {
-    show_done(payload, box, self);
-}
+    struct show *show = data;
 
-/* The actor ended before it got to it. */
-void tr__inspect_show_dropped(const void *payload)
-{
-    show_done(payload, NULL, NULL);
+    return atomic_load_explicit(&show->done, memory_order_acquire) != 0;
 }
 
 int tr_inspect_show(
@@ -213,21 +197,18 @@ int tr_inspect_show(
         show_unref(show);
         return rc == TR_ECLOSED ? TR_ENOENT : rc;
     }
-    while (!atomic_load_explicit(&show->done, memory_order_acquire)) {
+    rc = tr__is_driven(system) ? tr__drive_until(system, is_shown, show, until) : 0;
+    while (rc == 0 && !is_shown(show)) {
         now = tr__now(system);
-        if (now >= until) {
-            show_unref(show);
-            return TR_ETIMEOUT;
-        }
-        if (!system->driven) {
+        if (now >= until)
+            rc = TR_ETIMEOUT;
+        else
             tr__futex_wait(&show->done, 0, until == UINT64_MAX ? 0 : until - now);
-        } else if (tr__drive(system, 64) == 0 && !tr__get(show->done)) {
-            if (system->sim != NULL) {
-                show_unref(show);
-                return TR_EAGAIN;
-            }
-            tr__drive_wait(system, until);
-        }
+    }
+    /* In a simulation no other thread makes progress. */
+    if (rc < 0) {
+        show_unref(show);
+        return system->sim != NULL && tr__now(system) < until ? TR_EAGAIN : rc;
     }
     rc = tr__get(show->done) == SHOWN ? 0 : TR_ENOENT;
     if (rc == 0)
@@ -335,9 +316,8 @@ static void inspect_add(struct tr_system_stats *stats, const struct tr__worker *
 void tr_system_stats(struct tr_system *system, struct tr_system_stats *ret_stats)
 {
     *ret_stats = (struct tr_system_stats){ 0 };
-    for (uint32_t i = 0; i < system->worker_count; i++)
-        inspect_add(ret_stats, system->workers[i]);
-    inspect_add(ret_stats, system->foreign);
+    for (uint32_t i = 0; i <= system->worker_count; i++)
+        inspect_add(ret_stats, tr__worker_at(system, i));
     ret_stats->live = tr__live(system);
     ret_stats->queued = ret_stats->sent - ret_stats->handled - ret_stats->dead;
 }
@@ -408,13 +388,6 @@ void tr_inspect_types(struct tr_system *system,
 
 /* ---- dead letters --------------------------------------------------------------------------- */
 
-void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
-    enum tr_dead_reason reason)
-{
-    tr__dead_note(system, box,
-        box->type->message_name != NULL ? box->type->message_name(cell->payload) : NULL, reason);
-}
-
 void tr__dead_note(
     struct tr_system *system, struct tr_box *box, const char *message, enum tr_dead_reason reason)
 {
@@ -446,9 +419,9 @@ size_t tr_dead_letters(struct tr_system *system, struct tr_dead_letter *ret_lett
 
 uint64_t tr_dead_count(struct tr_system *system, enum tr_dead_reason reason)
 {
-    uint64_t sum = tr__get(system->foreign->counters.dead_by[reason]);
+    uint64_t sum = 0;
 
-    for (uint32_t i = 0; i < system->worker_count; i++)
-        sum += tr__get(system->workers[i]->counters.dead_by[reason]);
+    for (uint32_t i = 0; i <= system->worker_count; i++)
+        sum += tr__get(tr__worker_at(system, i)->counters.dead_by[reason]);
     return sum;
 }

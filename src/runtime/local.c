@@ -5,21 +5,13 @@
  * A box made with tr_box_create is UNOWNED: its word has SCHED set, so senders queue and schedule
  * nothing. Running or spawning it takes that over. A box without a system gets a small driven one
  * of its own, which goes when the box and all its senders have gone. */
-#include <sched.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/done.h"
-#include "runtime/drive.h"
 #include "runtime/options.h"
-#include "runtime/point.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 int tr_box_create(struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, struct tr_box **ret_box)
@@ -34,7 +26,7 @@ int tr_box_create(struct tr_system *system, const struct tr_type *type,
         rc = tr__system_create(&(struct tr_system_options){ .driven = true }, NULL, &own);
         if (rc < 0)
             return rc;
-        own->is_private = true;
+        own->kind = SYSTEM_PRIVATE;
         system = own;
     }
     rc = tr__box_create(system, type, NULL, &spawn, STATUS_UNOWNED, &box);
@@ -52,30 +44,13 @@ int tr_box_create(struct tr_system *system, const struct tr_type *type,
 
 tr_sender tr_box_sender(struct tr_box *box, const char *owner)
 {
-    struct tr__hold *hold = NULL;
-    pthread_mutex_t *lock;
+    uint32_t strong;
 
     tr_assert_use(
         !(atomic_load_explicit(&box->word, memory_order_relaxed) & (WORD_SENDERLESS | WORD_GONE)),
         "a box gives senders until its last one was dropped");
-    atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
-    lock = tr__box_lock(box);
-    if (tr__get(box->owner_first) == NULL && tr__get(box->strong) == 1) {
-        tr__set(box->owner_first, owner);
-    } else {
-        hold = base_calloc(sizeof *hold);
-        if (hold != NULL) {
-            hold->owner = owner;
-            hold->next = box->holds;
-            if (box->holds != NULL)
-                box->holds->prev = hold;
-            box->holds = hold;
-        }
-    }
-    pthread_mutex_unlock(lock);
-    if (box->system->is_private)
-        tr__private_ref(box->system);
-    return (tr_sender){ box, hold };
+    strong = atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
+    return tr__sender_hold(box, strong == 0 ? NULL : base_calloc(sizeof(struct tr__hold)), owner);
 }
 
 /* The caller's state, on this thread. */
@@ -83,7 +58,7 @@ static int local_own(struct tr_box *box, void *state)
 {
     uint32_t status = tr__get(box->status);
 
-    if (!box->system->driven || box->system->sim != NULL)
+    if (!tr__is_driven(box->system) || box->system->sim != NULL)
         return TR_EUNSUPPORTED;
     tr_assert_use(tr__self == NULL, "an actor is not run from inside a handler");
     memcpy(box->state, &state, sizeof state);
@@ -97,11 +72,6 @@ static int local_own(struct tr_box *box, void *state)
         atomic_fetch_or_explicit(&box->word, WORD_SENDERLESS, memory_order_relaxed);
     tr__inject(box->system, box);
     return 0;
-}
-
-static bool local_is_gone(const struct tr_box *box)
-{
-    return atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE;
 }
 
 static int end_code(const struct tr_box *box)
@@ -128,14 +98,14 @@ int tr_run(struct tr_box *box, void *state)
 {
     int rc;
 
-    if (local_is_gone(box))
+    if (tr__box_is_gone(box))
         return TR_ECLOSED;
     rc = local_own(box, state);
     if (rc < 0)
         return rc;
     running_start(box->system);
-    while (!local_is_gone(box))
-        if (tr__drive_here(box->system, 64) == 0 && !local_is_gone(box))
+    while (!tr__box_is_gone(box))
+        if (tr__drive_here(box->system, 64) == 0 && !tr__box_is_gone(box))
             tr__drive_wait_here(box->system, UINT64_MAX);
     running_end(box->system);
     return end_code(box);
@@ -146,22 +116,20 @@ int tr_step(struct tr_box *box, void *state, uint32_t messages_max)
     struct tr__worker *worker = box->system->workers[0];
     int handled, rc;
 
-    if (local_is_gone(box))
+    if (tr__box_is_gone(box))
         return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
     rc = local_own(box, state);
     if (rc < 0)
         return rc;
     running_start(box->system);
-    worker->step_limited = true;
-    worker->step_budget = messages_max;
+    worker->step_budget = messages_max < STEP_UNLIMITED ? messages_max : STEP_UNLIMITED - 1;
     worker->step_handled = 0;
     while (worker->step_budget > 0 && tr__drive_here(box->system, 1) > 0) {
     }
     handled = (int)worker->step_handled;
-    worker->step_limited = false;
-    worker->step_budget = UINT32_MAX;
+    worker->step_budget = STEP_UNLIMITED;
     running_end(box->system);
-    if (handled == 0 && local_is_gone(box))
+    if (handled == 0 && tr__box_is_gone(box))
         return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
     return handled;
 }
@@ -177,12 +145,12 @@ void tr_box_destroy(struct tr_box **box)
     system = b->system;
     tr_assert_use(tr__self == NULL, "a box is not destroyed from inside a handler");
     tr_assert_use(
-        !local_is_gone(b) ? tr__get(b->status) & (STATUS_UNOWNED | STATUS_EXTERNAL) : true,
+        !tr__box_is_gone(b) ? tr__get(b->status) & (STATUS_UNOWNED | STATUS_EXTERNAL) : true,
         "a box that was spawned belongs to its system");
-    if (!local_is_gone(b)) {
+    if (!tr__box_is_gone(b)) {
         struct tr__worker *worker = system->workers[0];
 
-        if (system->driven) {
+        if (tr__is_driven(system)) {
             tr_assert_use(tr__get(system->driver) == 0, "a box is not destroyed while it runs");
             tr__self = worker;
             tr__box_end(worker, b, TR_WHY_KILLED);
@@ -196,7 +164,7 @@ void tr_box_destroy(struct tr_box **box)
         tr__get(b->strong) == 0)
         tr__box_unpin(b, 1);
     tr__box_unpin(b, 1);
-    if (system->is_private)
+    if (system->kind == SYSTEM_PRIVATE)
         tr__private_unref(system);
 }
 
@@ -206,7 +174,7 @@ int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_o
     struct tr_spawn_options copy;
     int rc;
 
-    if (b->system->is_private)
+    if (b->system->kind == SYSTEM_PRIVATE)
         return TR_EUNSUPPORTED;
     if (!(tr__get(b->status) & STATUS_UNOWNED))
         return TR_EBUSY;
@@ -228,8 +196,10 @@ int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_o
 
 /* ---- hand-back ------------------------------------------------------------------------------ */
 
-static bool done_is_ended(const struct tr_done *done)
+static bool done_is_ended(void *data)
 {
+    const struct tr_done *done = data;
+
     return atomic_load_explicit(&done->ended, memory_order_acquire) == DONE_ENDED;
 }
 
@@ -239,18 +209,13 @@ static int done_wait(struct tr_done *done, uint64_t timeout_ns)
     uint64_t now = tr__now(system);
     uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(now, timeout_ns);
 
+    if (tr__is_driven(system))
+        return tr__drive_until(system, done_is_ended, done, until);
     while (!done_is_ended(done)) {
-        if (system->driven && tr__drive(system, 64) > 0 && tr__now(system) < until)
-            continue;
-        if (done_is_ended(done))
-            break;
         now = tr__now(system);
-        if (system->sim != NULL || now >= until)
+        if (now >= until)
             return TR_ETIMEOUT;
-        if (system->driven)
-            tr__drive_wait(system, until);
-        else
-            tr__futex_wait(&done->ended, DONE_OPEN, until == UINT64_MAX ? 0 : until - now);
+        tr__futex_wait(&done->ended, DONE_OPEN, until == UINT64_MAX ? 0 : until - now);
     }
     return 0;
 }

@@ -21,33 +21,16 @@
  * test/spin/mailbox.pml checks 1 and the parking of senders. */
 #include "runtime/mailbox.h"
 
-#include <sched.h>
-#include <string.h>
-
-#include <troupe/sender.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/context.h"
-#include "runtime/drive.h"
-#include "runtime/ext.h"
-#include "runtime/inspect.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/point.h"
 #include "runtime/reply.h"
 #include "runtime/run_queue.h"
 #include "runtime/supervisor.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/waitgraph.h"
 #include "runtime/watch.h"
-#include "runtime/work.h"
-#include "runtime/worker.h"
 
 static inline void copy_payload(void *to, const void *from, size_t size)
 {
@@ -230,7 +213,7 @@ static struct tr__cell *event_fill(struct tr__cell *cell, enum tr__cell_kind kin
     cell->sequence = 0;
     cell->tag = tag;
     cell->opt = opt;
-    if (size > 0)
+    if (payload != NULL && size > 0)
         memcpy(cell->payload, payload, size);
     return cell;
 }
@@ -238,12 +221,10 @@ static struct tr__cell *event_fill(struct tr__cell *cell, enum tr__cell_kind kin
 struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size)
 {
-    struct tr__worker *worker = tr__worker_of(system);
-    struct tr__worker *cache = worker != NULL ? worker : tr__foreign_enter(system);
+    struct tr__worker *cache = tr__cache_enter(system);
     struct tr__cell *cell = tr__cell_alloc(cache, size);
 
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    tr__cache_leave(cache);
     return event_fill(cell, kind, tag, opt, payload, size);
 }
 
@@ -300,7 +281,9 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         if (reason != TR_DEAD_CRASHED || !(cell->flags & CELL_REPLIED))
             tr__ask_answer_cell(
                 worker != NULL ? worker : system->foreign, cell, ask_status, NULL, 0);
-        tr__dead_record(system, box, cell, reason);
+        tr__dead_note(system, box,
+            box->type->message_name != NULL ? box->type->message_name(cell->payload) : NULL,
+            reason);
         /* A handler that failed owned its message: the runtime does not know what is left of it. */
         if (reason != TR_DEAD_CRASHED && box->type->message_drop != NULL)
             box->type->message_drop(cell->payload);
@@ -314,7 +297,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         memcpy(&bytes, cell->payload, sizeof bytes);
         base_free(bytes);
     } else if (cell->kind == CELL_OP && cell->opt == OP_SHOW) {
-        tr__inspect_show_dropped(cell->payload);
+        tr__inspect_show(cell->payload, NULL, NULL);
     } else if (cell->kind == CELL_OP && cell->opt == OP_LINK) {
         tr__link_dropped(cell->payload);
     } else if (cell->kind == CELL_OP && cell->opt == OP_CHILD_ADD) {
@@ -327,14 +310,13 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         while ((next = tr__queue_take(&left)) != NULL)
             tr__dead_letter(worker, box, next, reason, ask_status);
     }
-    counting = worker != NULL ? worker : tr__foreign_enter(system);
+    counting = tr__cache_enter(system);
     if (is_message) {
         tr__add(counting->counters.dead, 1);
         tr__add(counting->counters.dead_by[reason], 1);
     }
     tr__cell_free(counting, cell);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    tr__cache_leave(counting);
 }
 
 /* ---- the public sends ----------------------------------------------------------------------- */
@@ -357,7 +339,6 @@ uint64_t tr__age_max(const struct tr_box *box)
 static inline uint64_t deadline_of(const struct tr_box *box, uint64_t timeout_ns)
 {
     uint64_t deadline = tr__handled_deadline(box->system);
-    uint64_t until;
 
     if (unlikely(tr__get(box->status) & STATUS_EXPIRES)) {
         uint64_t age = tr__age_max(box);
@@ -365,11 +346,8 @@ static inline uint64_t deadline_of(const struct tr_box *box, uint64_t timeout_ns
         if (age != 0 && (timeout_ns == 0 || age < timeout_ns))
             timeout_ns = age;
     }
-    if (timeout_ns != 0) {
-        until = tr__later(tr__now(box->system), timeout_ns);
-        if (deadline == 0 || until < deadline)
-            deadline = until;
-    }
+    if (timeout_ns != 0)
+        deadline = tr__expiry(tr__now(box->system), timeout_ns, deadline);
     return deadline;
 }
 
@@ -422,8 +400,7 @@ static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     struct tr_send_options copy;
     enum tr_lane lane = options != NULL ? options->lane : TR_INTERACTIVE;
     uint64_t deadline;
-    struct tr_system *system;
-    struct tr__worker *worker;
+    struct tr__worker *cache;
     int rc;
 
     if (options != NULL) {
@@ -435,16 +412,12 @@ static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
         return TR_ECLOSED;
     if (unlikely(!size_is_right(to.box, size)))
         return TR_EINVAL;
-    system = to.box->system;
     /* Before foreign_lock: it may take the box's lock, and a thread with that lock may wait for
      * foreign_lock. */
     deadline = deadline_of(to.box, options != NULL ? options->timeout_ns : 0);
-    worker = tr__worker_of(system);
-    if (likely(worker != NULL))
-        return mailbox_tell(worker, to, message, size, lane, deadline, mode);
-    worker = tr__foreign_enter(system);
-    rc = mailbox_tell(worker, to, message, size, lane, deadline, mode);
-    tr__foreign_leave(system);
+    cache = tr__cache_enter(to.box->system);
+    rc = mailbox_tell(cache, to, message, size, lane, deadline, mode);
+    tr__cache_leave(cache);
     return rc;
 }
 
@@ -516,7 +489,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             until = tr__later(now, timeout_ns);
         if (now >= until)
             return TR_ETIMEOUT;
-        if (to.box->system->driven && tr__get(to.box->system->running) == 0) {
+        if (tr__is_driven(to.box->system) && tr__get(to.box->system->running) == 0) {
             /* Only this thread can make room. */
             if (tr__drive(to.box->system, 64) > 0)
                 continue;
@@ -533,7 +506,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             uint64_t left = until == UINT64_MAX ? 0 : until - now;
 
             /* The thread that runs the system may stop: then this thread drives it. */
-            if (to.box->system->driven && (left == 0 || left > WAIT_NAP_NS))
+            if (tr__is_driven(to.box->system) && (left == 0 || left > WAIT_NAP_NS))
                 left = WAIT_NAP_NS;
             tr__futex_wait(&waiter.woken, 0, left);
         }
@@ -546,8 +519,6 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
 int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
 {
     struct tr_box *box = to.box;
-    struct tr_system *system;
-    struct tr__worker *worker;
     struct tr__cell *cell;
     uint64_t word;
 
@@ -555,11 +526,7 @@ int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
         return TR_ECLOSED;
     if (!size_is_right(box, size))
         return TR_EINVAL;
-    system = box->system;
-    worker = tr__worker_of(system);
-    cell = tr__cell_alloc(worker != NULL ? worker : tr__foreign_enter(system), size);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    cell = tr__event_cell(box->system, CELL_TELL, 0, 0, NULL, size);
     if (cell == NULL)
         return TR_ENOMEM;
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
@@ -568,7 +535,7 @@ int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
                  : tr__word_count(word) >= box->capacity ? TR_EFULL
                                                          : 0;
         if (rc < 0) {
-            tr__cell_release(system, cell);
+            tr__cell_release(box->system, cell);
             return rc;
         }
         if (word & WORD_LOCKED) {
@@ -579,7 +546,6 @@ int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
             break;
         }
     }
-    cell->kind = CELL_TELL;
     cell->flags = TR_INTERACTIVE | CELL_COUNTED;
     *ret_slot = (struct tr_slot){ .message = cell->payload, .to = to, .cell = cell };
     return 0;
@@ -589,21 +555,19 @@ int tr_slot_commit(struct tr_slot *slot)
 {
     struct tr__cell *cell = slot->cell;
     struct tr_box *box = slot->to.box;
-    struct tr__worker *worker;
+    struct tr__worker *cache;
     uint64_t deadline;
     int rc;
 
     tr_assert_use(cell != NULL, "a slot is committed or cancelled once");
-    worker = tr__worker_of(box->system);
     deadline = deadline_of(box, 0);
     if (deadline != 0) {
         cell->flags |= CELL_DEADLINE;
         cell->opt = deadline;
     }
-    rc = tr__push_slow(
-        worker != NULL ? worker : tr__foreign_enter(box->system), box, cell, PUSH_RESERVED);
-    if (worker == NULL)
-        tr__foreign_leave(box->system);
+    cache = tr__cache_enter(box->system);
+    rc = tr__push_slow(cache, box, cell, PUSH_RESERVED);
+    tr__cache_leave(cache);
     if (rc == 0)
         *slot = (struct tr_slot){ 0 };
     return rc;

@@ -3,17 +3,7 @@
 #ifndef RUNTIME_MAILBOX_H
 #define RUNTIME_MAILBOX_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <troupe/inspect.h>
-
 #include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/point.h"
 #include "runtime/worker.h"
 
 enum tr__push_mode {

@@ -14,22 +14,15 @@
  */
 #include "runtime/memory.h"
 
-#include <sanitizer/asan_interface.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
 #include "runtime/mailbox.h"
-#include "runtime/point.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -267,14 +260,10 @@ void tr__foreign_leave(struct tr_system *system)
 
 void tr__cell_release(struct tr_system *system, struct tr__cell *cell)
 {
-    struct tr__worker *worker = tr__worker_of(system);
+    struct tr__worker *cache = tr__cache_enter(system);
 
-    if (worker != NULL) {
-        tr__cell_free(worker, cell);
-    } else {
-        tr__cell_free(tr__foreign_enter(system), cell);
-        tr__foreign_leave(system);
-    }
+    tr__cell_free(cache, cell);
+    tr__cache_leave(cache);
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */
@@ -375,13 +364,11 @@ static bool slots_refill(struct tr__worker *worker, uint8_t class)
     return worker->slots[class] != NULL;
 }
 
-struct tr_box *tr__slot_alloc(
-    struct tr__worker *worker, struct tr_system *system, uint32_t state_size)
+struct tr_box *tr__slot_alloc(struct tr__worker *worker, uint32_t state_size)
 {
     uint8_t class = 0;
     struct tr_box *box;
 
-    tr_assert(worker->system == system);
     while (class < SLOT_CLASSES && slot_sizes[class] - offsetof(struct tr_box, state) < state_size)
         class ++;
     if (class == SLOT_CLASSES)

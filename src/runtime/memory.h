@@ -6,14 +6,7 @@
 #ifndef RUNTIME_MEMORY_H
 #define RUNTIME_MEMORY_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
 #include "runtime/worker.h"
 
 enum { CELL_RESERVE = 16 };
@@ -71,11 +64,25 @@ struct tr__cell *tr__reserve_take(struct tr_system *system); /* a plain cell, or
 struct tr__worker *tr__foreign_enter(struct tr_system *system);
 void tr__foreign_leave(struct tr_system *system);
 
+/* The caches this thread may use: its worker's, or those of `foreign`, locked until
+ * tr__cache_leave. */
+static inline struct tr__worker *tr__cache_enter(struct tr_system *system)
+{
+    struct tr__worker *worker = tr__worker_of(system);
+
+    return likely(worker != NULL) ? worker : tr__foreign_enter(system);
+}
+
+static inline void tr__cache_leave(struct tr__worker *cache)
+{
+    if (unlikely(cache != tr__self))
+        tr__foreign_leave(cache->system);
+}
+
 /* ---- slots: the memory of boxes ------------------------------------------------------------- */
 
-/* Return a free slot for a state of this size, or NULL. worker may be NULL. */
-struct tr_box *tr__slot_alloc(
-    struct tr__worker *worker, struct tr_system *system, uint32_t state_size);
+/* Return a free slot for a state of this size, or NULL. */
+struct tr_box *tr__slot_alloc(struct tr__worker *worker, uint32_t state_size);
 void tr__slot_free(struct tr__worker *worker, struct tr_box *box);
 bool tr__slot_holds(const struct tr_box *box, uint32_t state_size);
 /* Call visit for every slot that was ever used, until it returns false. */

@@ -3,11 +3,9 @@
 
 #include <string.h>
 
-#include <troupe/ask.h>
 #include <troupe/pool.h>
 #include <troupe/registry.h>
 #include <troupe/sim.h>
-#include <troupe/system.h>
 
 #define OPTIONS_CHECK(type, first)                                                                 \
     _Static_assert(offsetof(struct type, struct_size) == 0, "struct_size is the first field");     \

@@ -11,11 +11,8 @@
 #include "runtime/pace.h"
 
 #include "runtime/actor.h"
-#include "runtime/compiler.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 enum {
     GRAIN_NS = 400, /* messages that cost less are not worth moving by themselves */

@@ -9,12 +9,9 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "runtime/context.h"
 #include "runtime/fd.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/worker.h"
 
 enum { FIRST_EVENTS_MAX = 16, CALM_NS_MAX = 20000000 };
 

@@ -4,28 +4,14 @@
 #include "runtime/process.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/pidfd.h>
 #include <unistd.h>
-
-#include <troupe/ask.h>
-#include <troupe/event.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
-#include "runtime/list.h"
-#include "runtime/point.h"
-#include "runtime/process_flight.h"
 #include "runtime/process_proxy.h"
-#include "runtime/restart.h"
 #include "runtime/system.h"
-#include "runtime/wire.h"
-#include "runtime/worker.h"
 
 /* ---- the actor ------------------------------------------------------------------------------- */
 

@@ -11,7 +11,6 @@
 #ifndef RUNTIME_PROCESS_H
 #define RUNTIME_PROCESS_H
 
-#include <stdint.h>
 #include <sys/types.h>
 
 #include <troupe/process.h>

@@ -22,21 +22,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <troupe/event.h>
-
 #include "base/alloc.h"
 #include "runtime/ask.h"
 #include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/list.h"
 #include "runtime/process.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"

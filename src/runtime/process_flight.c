@@ -5,17 +5,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/inspect.h"
-#include "runtime/list.h"
 #include "runtime/memory.h"
 #include "runtime/process.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
-#include "runtime/wire.h"
-#include "runtime/worker.h"
 
 enum { SLOT_BITS = 16, SLOTS_MAX = 1 << SLOT_BITS };
 

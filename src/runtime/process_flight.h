@@ -16,8 +16,6 @@
 #ifndef RUNTIME_PROCESS_FLIGHT_H
 #define RUNTIME_PROCESS_FLIGHT_H
 
-#include <stdint.h>
-
 #include <troupe/inspect.h>
 #include <troupe/process.h>
 

@@ -23,25 +23,15 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <troupe/event.h>
-
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/context.h"
-#include "runtime/process.h"
-#include "runtime/process_flight.h"
-#include "runtime/restart.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
-#include "runtime/wire.h"
-#include "runtime/worker.h"
 
 enum { TAG_WIRE = 1, TAG_NOTICES, TAG_PIDFD, TAG_TICK, TAG_PHASE };
 

@@ -4,17 +4,11 @@
 #ifndef RUNTIME_PROCESS_PROXY_H
 #define RUNTIME_PROCESS_PROXY_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "runtime/box.h"
-#include "runtime/list.h"
 #include "runtime/process.h"
 #include "runtime/process_flight.h"
 #include "runtime/restart.h"
 #include "runtime/sync.h"
-#include "runtime/wire.h"
 
 /* The life of a child. process_proxy.c has the table of moves. */
 enum tr__phase {

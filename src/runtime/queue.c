@@ -1,30 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* queue.c: the cells of an actor, sorted into its queues by lane, and the handling of one cell. */
-#include <sched.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/fd.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/reply.h"
 #include "runtime/run_queue.h"
 #include "runtime/supervisor.h"
 #include "runtime/system.h"
-#include "runtime/timer.h"
-#include "runtime/waitgraph.h"
 #include "runtime/watch.h"
-#include "runtime/work.h"
-#include "runtime/worker.h"
 
 /* ---- queues --------------------------------------------------------------------------------- */
 
@@ -202,8 +190,8 @@ tr__noinline enum tr_next tr__handle_event(
         return handle_reply(worker, box, cell);
     case CELL_TIMER:
         event.kind = TR_EVENT_TIMER;
-        if (!tr__actor_timer_take(worker, box, cell->opt, &event, &worker->grace_over) ||
-            worker->grace_over)
+        if (!tr__actor_timer_take(worker, box, cell->opt, &event) ||
+            worker->ctx.after & AFTER_GRACE_OVER)
             return TR_GO;
         return call_event(worker, box, &event);
     case CELL_FD:
@@ -365,7 +353,6 @@ tr__noinline enum verdict tr__handle_slow(
     uint64_t started_ns = 0, deadline = 0, expires;
     enum verdict verdict;
     enum tr_next next;
-    bool grace = false;
 
     if (cell->kind <= CELL_ASK_RECORD) {
         deadline = cell->kind == CELL_TELL ? (cell->flags & CELL_DEADLINE ? cell->opt : 0)
@@ -382,7 +369,7 @@ tr__noinline enum verdict tr__handle_slow(
             return VERDICT_GO;
         }
     }
-    if (cell->kind <= CELL_ASK_RECORD && worker->step_limited) {
+    if (cell->kind <= CELL_ASK_RECORD && worker->step_budget != STEP_UNLIMITED) {
         worker->step_handled++;
         worker->step_budget--;
     }
@@ -394,13 +381,12 @@ tr__noinline enum verdict tr__handle_slow(
         next = type->handle(ctx->self, ctx, cell->payload);
     else
         next = tr__handle_event(worker, box, cell);
-    grace = worker->grace_over;
-    worker->grace_over = false;
     ctx->cell = NULL;
     ctx->deadline_ns = 0;
-    if (grace) {
+    if (ctx->after & AFTER_GRACE_OVER) {
         char name[64];
 
+        ctx->after = 0;
         tr__cell_free(worker, cell);
         tr__log(box->system, "actor %s: abandoned, its grace to stop has run out",
             tr__box_name(box, name, sizeof name));

@@ -3,12 +3,8 @@
 
 #include <string.h>
 
-#include <troupe/actor.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/siphash.h"
-#include "runtime/context.h"
 #include "runtime/worker.h"
 
 /* ---- the message ---------------------------------------------------------------------------- */

@@ -3,12 +3,7 @@
 #ifndef RUNTIME_READY_H
 #define RUNTIME_READY_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-#include <troupe/ask.h>
 #include <troupe/ready.h>
-#include <troupe/sender.h>
 
 #include "base/siphash.h"
 #include "runtime/cell.h"

@@ -10,12 +10,9 @@
  * looks at the clock. */
 #include <string.h>
 
-#include <troupe/actor.h>
 #include <troupe/breaker.h>
-#include <troupe/event.h>
 
 #include "base/alloc.h"
-#include "runtime/context.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"
 

@@ -17,10 +17,10 @@
 
 #include "base/alloc.h"
 #include "base/siphash.h"
-#include "runtime/context.h"
 #include "runtime/list.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"
+#include "runtime/worker.h"
 
 enum { ENTRIES_DEFAULT = 65536, BYTES_DEFAULT = 64 << 20, STAMPS = 256 };
 

@@ -13,17 +13,12 @@
  * last of them has ended. Meanwhile the keeper holds a sender of itself, so that the report of
  * holders names the workers. The pool's memory holds the supervisor's table and is freed last, when
  * users and supervisor are gone. */
-#include <stdio.h>
 
-#include <troupe/actor.h>
-#include <troupe/event.h>
 #include <troupe/pool.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/siphash.h"
 #include "runtime/actor.h"
-#include "runtime/context.h"
 #include "runtime/options.h"
 #include "runtime/ready.h"
 #include "runtime/supervisor.h"

@@ -10,12 +10,10 @@
  * forget. */
 #include <string.h>
 
-#include <troupe/actor.h>
 #include <troupe/rate.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "runtime/context.h"
 #include "runtime/list.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"

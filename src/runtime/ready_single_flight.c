@@ -29,10 +29,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "runtime/context.h"
 #include "runtime/list.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"
+#include "runtime/worker.h"
 
 enum {
     FLIGHTS_DEFAULT = 256,

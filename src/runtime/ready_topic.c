@@ -6,12 +6,10 @@
  * waits for a box, unless a subscriber asked for that. */
 #include <string.h>
 
-#include <troupe/event.h>
 #include <troupe/topic.h>
 
 #include "base/alloc.h"
 #include "runtime/box.h"
-#include "runtime/context.h"
 #include "runtime/list.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"

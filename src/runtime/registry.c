@@ -16,29 +16,15 @@
  * test/spin/registry.pml checks 1 to 3. */
 #include "runtime/registry.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include <troupe/event.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/siphash.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/drive.h"
-#include "runtime/ext.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/point.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 enum { SHARDS = 16, BUCKETS_FIRST = 64, EVICT_TRIES = 8 };
 
@@ -705,7 +691,7 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
     while (rc == 0 && atomic_load_explicit(&r->live, memory_order_seq_cst) > 0) {
         /* Ask again in each round: the registry gets no notice when a caller drops its sender. */
         passivate_all(r);
-        if (system->driven) {
+        if (tr__is_driven(system)) {
             rc = drive_for_close(r, until);
         } else {
             pthread_mutex_lock(&system->end_lock);

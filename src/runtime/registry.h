@@ -4,8 +4,6 @@
 #ifndef RUNTIME_REGISTRY_H
 #define RUNTIME_REGISTRY_H
 
-#include <stdbool.h>
-
 #include <troupe/registry.h>
 
 struct tr_box;

@@ -8,33 +8,22 @@
  *   3. The answer to a hold clears the asker's edge in the wait graph before it is pushed. */
 #include "runtime/reply.h"
 
-#include <string.h>
-
 #include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/context.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/waitgraph.h"
-#include "runtime/worker.h"
 
 /* ---- delivering ----------------------------------------------------------------------------- */
 
 void tr__reply_count_late(struct tr_system *system)
 {
-    struct tr__worker *worker = tr__worker_of(system);
-    struct tr__worker *counting = worker != NULL ? worker : tr__foreign_enter(system);
+    struct tr__worker *counting = tr__cache_enter(system);
 
     tr__add(counting->counters.replies_late, 1);
-    if (worker == NULL)
-        tr__foreign_leave(system);
+    tr__cache_leave(counting);
 }
 
 /* The commonest answer: small, from a worker of the asker's system. False if it is not that. */

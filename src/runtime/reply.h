@@ -8,9 +8,6 @@
 #define RUNTIME_REPLY_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include <troupe/ask.h>
 

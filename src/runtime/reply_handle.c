@@ -11,18 +11,9 @@
 #include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
-#include "runtime/point.h"
 #include "runtime/reply.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/waitgraph.h"
-#include "runtime/worker.h"
 
 /* ---- the pool ------------------------------------------------------------------------------- */
 

@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/random.h"
 
 int tr__restarts_init(struct tr__restarts *restarts, uint32_t max, uint64_t window_ns)
 {

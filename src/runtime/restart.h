@@ -4,9 +4,6 @@
 #ifndef RUNTIME_RESTART_H
 #define RUNTIME_RESTART_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "base/random.h"
 
 /* At most `max` restarts in any window. */

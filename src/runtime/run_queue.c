@@ -3,17 +3,11 @@
 #include "runtime/run_queue.h"
 
 #include <linux/membarrier.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/compiler.h"
-#include "runtime/point.h"
-#include "runtime/sim.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 enum { STEAL_MAX = 128 };
 

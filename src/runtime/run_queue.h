@@ -11,7 +11,6 @@
 #define RUNTIME_RUN_QUEUE_H
 
 #include "runtime/box.h"
-#include "runtime/compiler.h"
 #include "runtime/sync.h"
 #include "runtime/worker.h"
 

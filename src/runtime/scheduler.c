@@ -19,19 +19,11 @@
  * work, then waits. A thread that gives it work pushes first, then looks at `sleeping`: one of the
  * two sees the other. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/random.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/compiler.h"
-#include "runtime/inspect.h"
-#include "runtime/pace.h"
 #include "runtime/run_queue.h"
-#include "runtime/snapshot.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/worker.h"
 
 _Thread_local struct tr__worker *tr__self;
 
@@ -335,7 +327,7 @@ void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32
     worker->system = system;
     worker->index = index;
     worker->clock_left = worker->clock_interval = 1;
-    worker->step_budget = UINT32_MAX;
+    worker->step_budget = STEP_UNLIMITED;
     worker->turn_budget = TURN_MESSAGES;
     worker->schedule_slowly = system->sim != NULL ? SLOWLY_SIMULATED : 0;
     worker->epoll_fd = worker->event_fd = worker->quiet_fd = -1;

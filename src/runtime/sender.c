@@ -12,29 +12,14 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/drive.h"
 #include "runtime/mailbox.h"
-#include "runtime/point.h"
 #include "runtime/ready.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/waitgraph.h"
-#include "runtime/worker.h"
 
-tr_sender tr_sender_clone(tr_sender sender, const char *owner)
+tr_sender tr__sender_hold(struct tr_box *box, struct tr__hold *hold, const char *owner)
 {
-    struct tr_box *box = sender.box;
-    struct tr__hold *hold;
-    pthread_mutex_t *lock;
-    uint32_t strong;
+    pthread_mutex_t *lock = tr__box_lock(box);
 
-    if (box == NULL)
-        return (tr_sender){ 0 };
-    hold = base_alloc(sizeof *hold);
-    strong = atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
-    tr_assert_use(strong > 0, "a sender is cloned only while it is held");
-    lock = tr__box_lock(box);
     if (hold != NULL) {
         *hold = (struct tr__hold){ .next = box->holds, .owner = owner };
         if (box->holds != NULL)
@@ -44,25 +29,35 @@ tr_sender tr_sender_clone(tr_sender sender, const char *owner)
         tr__set(box->owner_first, owner); /* out of memory costs a name, not a sender */
     }
     pthread_mutex_unlock(lock);
-    if (box->system->is_private)
+    if (box->system->kind == SYSTEM_PRIVATE)
         tr__private_ref(box->system);
     return (tr_sender){ box, hold };
+}
+
+tr_sender tr_sender_clone(tr_sender sender, const char *owner)
+{
+    struct tr_box *box = sender.box;
+    struct tr__hold *hold;
+    uint32_t strong;
+
+    if (box == NULL)
+        return (tr_sender){ 0 };
+    hold = base_calloc(sizeof *hold);
+    strong = atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
+    tr_assert_use(strong > 0, "a sender is cloned only while it is held");
+    return tr__sender_hold(box, hold, owner);
 }
 
 static void hold_remove(struct tr_box *box, struct tr__hold *hold)
 {
     pthread_mutex_t *lock = tr__box_lock(box);
 
-    if (hold == NULL) {
-        tr__set(box->owner_first, NULL);
-    } else {
-        if (hold->prev != NULL)
-            hold->prev->next = hold->next;
-        else
-            box->holds = hold->next;
-        if (hold->next != NULL)
-            hold->next->prev = hold->prev;
-    }
+    if (hold->prev != NULL)
+        hold->prev->next = hold->next;
+    else
+        box->holds = hold->next;
+    if (hold->next != NULL)
+        hold->next->prev = hold->prev;
     pthread_mutex_unlock(lock);
     base_free(hold);
 }
@@ -79,11 +74,10 @@ void tr_sender_drop(tr_sender *sender)
     if (box == NULL)
         return;
     system = box->system;
-    is_private = system->is_private; /* the system may be gone when this sender is */
+    is_private = system->kind == SYSTEM_PRIVATE; /* the system may be gone when this sender is */
     if (hold != NULL)
         hold_remove(box, hold);
-    else
-        /* Only a name in a report: no lock, which is for the list of clones. */
+    else /* only a name in a report: no lock, which is for the list of clones */
         tr__set(box->owner_first, NULL);
     tr__point();
     /* Acquire-release: everything sent through any sender happens before the end that this may
@@ -168,6 +162,11 @@ bool tr_sender_is_closed(tr_sender sender)
                                      (WORD_CLOSED | WORD_GONE);
 }
 
+static bool is_gone(void *data)
+{
+    return tr__box_is_gone(data);
+}
+
 int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
 {
     struct tr_box *box = sender.box;
@@ -181,19 +180,9 @@ int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
     system = box->system;
     now = tr__now(system);
     until = timeout_ns == 0 ? UINT64_MAX : tr__later(now, timeout_ns);
-    if (system->driven) {
-        while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
-            if (tr__drive(system, 64) > 0 && tr__now(system) < until)
-                continue;
-            if (atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)
-                break;
-            if (system->sim != NULL || tr__now(system) >= until)
-                return TR_ETIMEOUT;
-            tr__drive_wait(system, until);
-        }
-        return 0;
-    }
-    while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
+    if (tr__is_driven(system))
+        return tr__drive_until(system, is_gone, box, until);
+    while (!tr__box_is_gone(box)) {
         tr__set(waiter.woken, 0);
         tr__waiter_thread_add(box, &waiter, false);
         now = tr__now(system);

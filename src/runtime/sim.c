@@ -15,33 +15,17 @@
  * turns.
  *
  * No decision may depend on values that differ between two runs of a seed, addresses above all. */
-#include "runtime/sim.h"
-
-#include <sanitizer/common_interface_defs.h>
-#include <sched.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <ucontext.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/random.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/point.h"
+#include "runtime/run_queue.h"
 #include "runtime/sim_disk.h"
 #include "runtime/sim_net.h"
-#include "runtime/snapshot.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/work.h"
-#include "runtime/worker.h"
 
 #if TR__POINTS
 #include <sys/mman.h>
@@ -219,21 +203,8 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
 
 static void drain_inject(struct tr_sim *sim)
 {
-    for (uint32_t i = 0; i < sim->system->worker_count; i++) {
-        struct tr_box *box =
-            atomic_exchange_explicit(&sim->system->workers[i]->inject, NULL, memory_order_acquire);
-        struct tr_box *list = NULL, *next;
-
-        for (; box != NULL; box = next) {
-            next = box->run_next;
-            box->run_next = list;
-            list = box;
-        }
-        for (; list != NULL; list = next) {
-            next = list->run_next;
-            tr__sim_schedule(sim, list);
-        }
-    }
+    for (uint32_t i = 0; i < sim->system->worker_count; i++)
+        tr__worker_drain_inject(sim->system->workers[i]);
 }
 
 /* ---- the network ---------------------------------------------------------------------------- */
@@ -617,7 +588,7 @@ static bool sim_step(struct tr_sim *sim, uint64_t limit_ns)
     sim->stepping = true;
     sim->limit_ns = limit_ns;
     drain_inject(sim);
-    if (sim->system->work_head != NULL &&
+    if (sim->system->work.head != NULL &&
         (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 250000))) {
         /* Blocking work ends at a moment of its own, on a thread that is no worker. */
         sim_mix(sim, 4);
@@ -679,12 +650,6 @@ void tr_sim_run_until(struct tr_sim *sim, uint64_t until_ns)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static void quiet_log(void *data, const char *line)
-{
-    (void)data;
-    (void)line;
-}
-
 int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
 {
     struct tr_system_options system = { .driven = true };
@@ -725,8 +690,7 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
         .disk_data = sim->disk,
         .data = sim };
     system.env = &sim->env;
-    if (!options->verbose)
-        system.log = quiet_log;
+    system.quiet = !options->verbose;
     sim->mode = (enum draw_mode)base_random_below(&sim->schedule, DRAW_MODES);
     sim->slow = (uint32_t)base_random_below(&sim->schedule, 4);
     rc = tr__system_create(&system, sim, &sim->system);

@@ -17,9 +17,6 @@
 #ifndef RUNTIME_SIM_DISK_H
 #define RUNTIME_SIM_DISK_H
 
-#include <stdint.h>
-
-#include <troupe/env.h>
 #include <troupe/sim.h>
 
 #include "base/random.h"

@@ -4,14 +4,6 @@
 #ifndef RUNTIME_SIM_DISK_NODE_H
 #define RUNTIME_SIM_DISK_NODE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <troupe/env.h>
-#include <troupe/sim.h>
-
-#include "base/random.h"
 #include "runtime/sim_disk.h"
 
 #define PAGE 4096u

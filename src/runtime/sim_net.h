@@ -4,10 +4,6 @@
 #ifndef RUNTIME_SIM_NET_H
 #define RUNTIME_SIM_NET_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include <troupe/sim.h>
 
 #include "base/random.h"

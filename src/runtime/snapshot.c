@@ -7,19 +7,13 @@
  * one may have begun, and loaded the old pointer, while the count it had just stored was still on
  * its way to us, but not two. Foreign threads mark their reading sections with a counter that is
  * odd inside. */
-#include "runtime/snapshot.h"
-
-#include <sched.h>
 
 #include <troupe/snapshot.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/compiler.h"
-#include "runtime/point.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 struct tr_snapshot {
     struct tr_system *system;
@@ -50,7 +44,7 @@ struct tr__retired {
 
 static bool is_outside(const struct tr_system *system, const struct tr__worker *worker)
 {
-    if (system->driven)
+    if (tr__is_driven(system))
         return atomic_load_explicit(&system->driver, memory_order_seq_cst) == 0;
     return atomic_load_explicit(&worker->sleeping, memory_order_seq_cst) != SLEEP_NOT;
 }

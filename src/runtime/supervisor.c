@@ -22,23 +22,13 @@
  *      never reaches another actor that reuses the slot. */
 #include "runtime/supervisor.h"
 
-#include <string.h>
-
-#include <troupe/sender.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/random.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/restart.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
-#include "runtime/worker.h"
 
 enum child_state {
     CHILD_NEW,
@@ -572,7 +562,7 @@ void tr__supervisor_add_dropped(const void *payload)
 /* Undo a tree that was never launched. */
 static void supervisor_discard(struct tr_box *box)
 {
-    struct supervisor *self = tr__box_self(box);
+    struct supervisor *self = tr__self_of(box);
 
     for (uint32_t i = 0; self->children != NULL && i < self->table->child_count; i++)
         if (self->children[i].box != NULL) {
@@ -636,7 +626,7 @@ static void set_owner(struct tr_box *box, const char *owner)
 /* Pin the children, give their senders to the caller or keep them, and launch them. */
 static void supervisor_launch(struct tr_box *box)
 {
-    struct supervisor *self = tr__box_self(box);
+    struct supervisor *self = tr__self_of(box);
 
     for (uint32_t i = 0; i < self->table->child_count; i++) {
         const struct tr_child *row = &self->table->children[i];
@@ -673,7 +663,7 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
         supervisor_discard(box);
         return TR_ENOMEM;
     }
-    self = tr__box_self(box);
+    self = tr__self_of(box);
     self->release = release;
     self->release_data = data;
     supervisor_launch(box);

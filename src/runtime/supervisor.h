@@ -4,8 +4,6 @@
 #ifndef RUNTIME_SUPERVISOR_H
 #define RUNTIME_SUPERVISOR_H
 
-#include <stdbool.h>
-
 #include <troupe/supervisor.h>
 
 #include "runtime/cell.h"

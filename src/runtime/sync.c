@@ -3,14 +3,12 @@
 #include "runtime/sync.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "runtime/actor.h"
 #include "runtime/mailbox.h"
-#include "runtime/point.h"
 
 void tr__spin_lock(struct tr__spin *spin)
 {

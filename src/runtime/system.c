@@ -4,32 +4,21 @@
 
 #include <errno.h>
 #include <linux/membarrier.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/drive.h"
-#include "runtime/ext.h"
 #include "runtime/fd.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/point.h"
 #include "runtime/process.h"
 #include "runtime/reply.h"
-#include "runtime/snapshot.h"
 #include "runtime/timer.h"
-#include "runtime/waitgraph.h"
-#include "runtime/work.h"
-#include "runtime/worker.h"
 
 enum {
     WORKERS_MAX = 256,
@@ -41,13 +30,17 @@ enum {
 /* A join without a limit logs the report of holders after this long. */
 static const uint64_t join_report_ns = UINT64_C(10000000000);
 
+static void log_nothing(void *data, const char *line)
+{
+    (void)data;
+    (void)line;
+}
+
 void tr__log(struct tr_system *system, const char *format, ...)
 {
     char line[1024];
     va_list arguments;
 
-    if (system->quiet)
-        return;
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
@@ -59,43 +52,39 @@ void tr__log(struct tr_system *system, const char *format, ...)
 
 /* ---- creating ------------------------------------------------------------------------------- */
 
+/* The mutexes beside those of boxes. */
+static const size_t locks_at[] = { offsetof(struct tr_system, memory_lock),
+    offsetof(struct tr_system, foreign_lock), offsetof(struct tr_system, reply_lock),
+    offsetof(struct tr_system, fd_lock), offsetof(struct tr_system, work.lock),
+    offsetof(struct tr_system, dead_lock), offsetof(struct tr_system, end_lock),
+    offsetof(struct tr_system, snapshot_lock), offsetof(struct tr_system, inspect_lock) };
+enum { LOCKS_AT = sizeof locks_at / sizeof locks_at[0] };
+
+static pthread_mutex_t *lock_of(struct tr_system *system, uint32_t i)
+{
+    return i < LOCKS ? &system->locks[i]
+                     : (pthread_mutex_t *)(void *)((char *)system + locks_at[i - LOCKS]);
+}
+
 static void locks_init(struct tr_system *system)
 {
     pthread_condattr_t attribute;
 
-    pthread_mutex_init(&system->memory_lock, NULL);
-    pthread_mutex_init(&system->foreign_lock, NULL);
-    pthread_mutex_init(&system->reply_lock, NULL);
-    pthread_mutex_init(&system->fd_lock, NULL);
-    pthread_mutex_init(&system->work_lock, NULL);
-    pthread_mutex_init(&system->dead_lock, NULL);
-    pthread_mutex_init(&system->end_lock, NULL);
-    pthread_mutex_init(&system->snapshot_lock, NULL);
-    pthread_mutex_init(&system->inspect_lock, NULL);
-    pthread_cond_init(&system->work_ready, NULL);
+    for (uint32_t i = 0; i < LOCKS + LOCKS_AT; i++)
+        pthread_mutex_init(lock_of(system, i), NULL);
+    pthread_cond_init(&system->work.ready, NULL);
     pthread_condattr_init(&attribute);
     pthread_condattr_setclock(&attribute, CLOCK_MONOTONIC);
     pthread_cond_init(&system->end_changed, &attribute);
     pthread_condattr_destroy(&attribute);
-    for (uint32_t i = 0; i < LOCKS; i++)
-        pthread_mutex_init(&system->locks[i], NULL);
 }
 
 static void locks_fini(struct tr_system *system)
 {
-    for (uint32_t i = 0; i < LOCKS; i++)
-        pthread_mutex_destroy(&system->locks[i]);
+    for (uint32_t i = 0; i < LOCKS + LOCKS_AT; i++)
+        pthread_mutex_destroy(lock_of(system, i));
     pthread_cond_destroy(&system->end_changed);
-    pthread_cond_destroy(&system->work_ready);
-    pthread_mutex_destroy(&system->inspect_lock);
-    pthread_mutex_destroy(&system->snapshot_lock);
-    pthread_mutex_destroy(&system->end_lock);
-    pthread_mutex_destroy(&system->dead_lock);
-    pthread_mutex_destroy(&system->work_lock);
-    pthread_mutex_destroy(&system->fd_lock);
-    pthread_mutex_destroy(&system->reply_lock);
-    pthread_mutex_destroy(&system->foreign_lock);
-    pthread_mutex_destroy(&system->memory_lock);
+    pthread_cond_destroy(&system->work.ready);
 }
 
 static struct tr__worker *worker_create(struct tr_system *system, uint32_t index)
@@ -138,7 +127,7 @@ static void system_free(struct tr_system *system)
         base_free(block);
     }
     base_free(system->workers);
-    base_free(system->work_ids);
+    base_free(system->work.ids);
     tr__fd_chunks_free(system);
     base_free(system->signals);
     locks_fini(system);
@@ -216,13 +205,12 @@ int tr__system_create(
     system->env = o->env != NULL ? o->env : tr_env_real();
     system->sim = sim;
     system->pid = getpid();
-    system->driven = o->driven;
-    system->quiet = o->quiet;
+    system->kind = sim != NULL ? SYSTEM_SIMULATED : o->driven ? SYSTEM_DRIVEN : SYSTEM_THREADS;
     system->sample = !o->no_sample && sim == NULL;
-    system->log = o->log;
+    system->log = o->quiet ? log_nothing : o->log;
     system->log_data = o->log_data;
     system->actors_max = o->actors_max != 0 ? o->actors_max : ACTORS_MAX_DEFAULT;
-    system->work_threads_max = o->blocking_threads != 0 ? o->blocking_threads : BLOCKING_DEFAULT;
+    system->work.threads_max = o->blocking_threads != 0 ? o->blocking_threads : BLOCKING_DEFAULT;
     tr__set(system->refs, 1);
     cores = sysconf(_SC_NPROCESSORS_ONLN);
     system->worker_count = sim != NULL       ? SIM_WORKERS
@@ -230,8 +218,8 @@ int tr__system_create(
                            : o->workers != 0 ? o->workers
                                              : (uint32_t)cores;
     system->workers = base_calloc(system->worker_count * sizeof(*system->workers));
-    system->work_ids = base_calloc(system->work_threads_max * sizeof(*system->work_ids));
-    if (system->workers == NULL || system->work_ids == NULL)
+    system->work.ids = base_calloc(system->work.threads_max * sizeof(*system->work.ids));
+    if (system->workers == NULL || system->work.ids == NULL)
         goto fail;
     system->foreign = worker_create(system, UINT32_MAX);
     if (system->foreign == NULL)
@@ -291,7 +279,7 @@ static bool kill_box(void *data, struct tr_box *box)
         atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
         return true;
     killing->worker->ctx.box = box;
-    killing->worker->ctx.self = tr__box_self(box);
+    killing->worker->ctx.self = tr__self_of(box);
     tr__box_end(killing->worker, box, TR_WHY_KILLED);
     killing->worker->ctx.box = NULL;
     killing->killed++;
@@ -349,16 +337,16 @@ void tr__private_unref(struct tr_system *system)
 
 uint64_t tr__live(struct tr_system *system)
 {
-    uint64_t ended, spawned;
+    uint64_t ended = 0, spawned = 0;
 
-    /* Ends first: if the two are equal, nothing was alive when the first was read. */
-    ended = atomic_load_explicit(&system->foreign->counters.ended, memory_order_acquire);
-    for (uint32_t i = 0; i < system->worker_count; i++)
-        ended += atomic_load_explicit(&system->workers[i]->counters.ended, memory_order_acquire);
-    spawned = atomic_load_explicit(&system->foreign->counters.spawned, memory_order_acquire);
-    for (uint32_t i = 0; i < system->worker_count; i++)
+    /* Ends first: if the two are equal, nothing was alive when the first was read. The foreign
+     * worker comes after the others. */
+    for (uint32_t i = 0; i <= system->worker_count; i++)
+        ended +=
+            atomic_load_explicit(&tr__worker_at(system, i)->counters.ended, memory_order_acquire);
+    for (uint32_t i = 0; i <= system->worker_count; i++)
         spawned +=
-            atomic_load_explicit(&system->workers[i]->counters.spawned, memory_order_acquire);
+            atomic_load_explicit(&tr__worker_at(system, i)->counters.spawned, memory_order_acquire);
     return spawned - ended;
 }
 
@@ -382,10 +370,9 @@ void tr__end_broadcast(struct tr_system *system)
 int tr__end_wait(struct tr_system *system, uint64_t until_ns)
 {
     struct timespec limit;
-    uint64_t slice = tr__now(system) + UINT64_C(100000000);
-    int rc = 0;
+    uint64_t now = tr__now(system), slice = now + UINT64_C(100000000);
 
-    if (tr__now(system) >= until_ns)
+    if (now >= until_ns)
         return TR_ETIMEOUT;
     if (slice > until_ns)
         slice = until_ns;
@@ -394,21 +381,12 @@ int tr__end_wait(struct tr_system *system, uint64_t until_ns)
     atomic_fetch_add_explicit(&system->end_waiters, 1, memory_order_seq_cst);
     pthread_cond_timedwait(&system->end_changed, &system->end_lock, &limit);
     atomic_fetch_sub_explicit(&system->end_waiters, 1, memory_order_seq_cst);
-    return rc;
+    return 0;
 }
 
-static int join_driven(struct tr_system *system, uint64_t until)
+static bool system_is_empty(void *data)
 {
-    while (tr__live(system) > 0) {
-        if (tr__drive(system, 64) > 0 && tr__now(system) < until)
-            continue;
-        if (tr__live(system) == 0)
-            break;
-        if (system->sim != NULL || tr__now(system) >= until)
-            return TR_ETIMEOUT;
-        tr__drive_wait(system, until);
-    }
-    return 0;
+    return tr__live(data) == 0;
 }
 
 static int system_join(struct tr_system *system, uint64_t timeout_ns)
@@ -417,8 +395,8 @@ static int system_join(struct tr_system *system, uint64_t timeout_ns)
     int rc = 0;
 
     tr_assert_use(tr__self == NULL, "a system is not joined from inside a handler");
-    if (system->driven)
-        return join_driven(system, until);
+    if (tr__is_driven(system))
+        return tr__drive_until(system, system_is_empty, system, until);
     pthread_mutex_lock(&system->end_lock);
     while (rc == 0 && tr__live(system) > 0)
         rc = tr__end_wait(system, until);
@@ -433,8 +411,6 @@ static void report_holders(struct tr_system *system)
     size_t size = 0;
     FILE *out;
 
-    if (system->quiet)
-        return;
     out = open_memstream(&text, &size);
     if (out == NULL)
         return;
@@ -597,5 +573,5 @@ const struct tr_env *tr_system_env(const struct tr_system *system)
 
 uint32_t tr_system_workers(const struct tr_system *system)
 {
-    return system->driven ? 0 : system->worker_count;
+    return tr__is_driven(system) ? 0 : system->worker_count;
 }

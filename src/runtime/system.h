@@ -7,19 +7,14 @@
 #ifndef RUNTIME_SYSTEM_H
 #define RUNTIME_SYSTEM_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
-#include <troupe/env.h>
-#include <troupe/inspect.h>
-#include <troupe/system.h>
-
 #include "runtime/pace.h"
-#include "runtime/point.h"
+#include "runtime/work.h"
 #include "runtime/worker.h"
 
+struct tr_box;
+struct tr__worker;
 struct tr_reader;
 struct tr_sim;
 struct tr__cell;
@@ -30,7 +25,13 @@ struct tr__processes;
 struct tr__reply;
 struct tr__reply_block;
 struct tr__retired;
-struct tr__work;
+
+enum tr__system_kind {
+    SYSTEM_THREADS, /* its workers are threads; the others are driven by their callers */
+    SYSTEM_DRIVEN,
+    SYSTEM_PRIVATE, /* belongs to one box */
+    SYSTEM_SIMULATED,
+};
 
 enum { LOCKS = 64, DEAD_LETTERS = 256 };
 
@@ -38,15 +39,13 @@ struct tr_system {
     const struct tr_env *env;
     struct tr_sim *sim;
     uint32_t worker_count;
-    bool driven;
-    bool quiet;
+    enum tr__system_kind kind;
     bool sample;
-    bool is_private; /* belongs to one box */
     bool steal_off;
     struct tr__worker **workers;
     _Atomic bool ending;
-    _Atomic uint32_t driver;       /* drive.h: 1 while a thread is inside */
-    _Atomic uint32_t running;      /* drive.h: 1 while a thread is in tr_run or tr_step */
+    _Atomic uint32_t driver;       /* 1 while a thread is inside: see below */
+    _Atomic uint32_t running;      /* 1 while a thread is in tr_run or tr_step */
     _Atomic uint64_t launch_epoch; /* grows with every launch by a thread that is no worker */
 
     pthread_mutex_t memory_lock;
@@ -55,7 +54,6 @@ struct tr_system {
     uint32_t serial_next;
     uint32_t actors_max;
     struct tr__cell *depot; /* magazines of free cells, chained through the first cell's payload */
-    uint32_t depot_count;
     struct tr__cell *reserve; /* for what must not fail */
     _Atomic uint32_t reserve_count;
     struct tr__page_list *pages;
@@ -75,12 +73,7 @@ struct tr_system {
     struct tr__fd_slot *_Atomic *_Atomic fd_chunks; /* FD_CHUNKS of them, or NULL */
     _Atomic uint32_t fd_serial;
 
-    pthread_mutex_t work_lock;
-    pthread_cond_t work_ready;
-    struct tr__work *work_head, *work_tail;
-    uint32_t work_threads, work_threads_max, work_idle, work_queued;
-    pthread_t *work_ids;
-    bool work_ending;
+    struct tr__work_pool work;
 
     pthread_mutex_t dead_lock;
     struct tr_dead_letter dead[DEAD_LETTERS];
@@ -106,6 +99,17 @@ struct tr_system {
     struct tr__processes *_Atomic processes; /* the helper of process actors; set once */
     pid_t pid; /* of the process that created it: a child of fork() has no workers */
 };
+
+static inline bool tr__is_driven(const struct tr_system *system)
+{
+    return system->kind != SYSTEM_THREADS;
+}
+
+/* The workers, and behind them `foreign`: for sums over all counters. */
+static inline struct tr__worker *tr__worker_at(const struct tr_system *system, uint32_t index)
+{
+    return index < system->worker_count ? system->workers[index] : system->foreign;
+}
 
 /* ---- life: system.c ------------------------------------------------------------------------- */
 
@@ -144,6 +148,14 @@ static inline uint64_t tr__later(uint64_t now_ns, uint64_t delay_ns)
     return delay_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + delay_ns;
 }
 
+/* The earlier of `after_ns` from now (0: never) and the deadline (0: none). */
+static inline uint64_t tr__expiry(uint64_t now_ns, uint64_t after_ns, uint64_t deadline_ns)
+{
+    uint64_t until_ns = tr__later(now_ns, after_ns);
+
+    return after_ns != 0 && (deadline_ns == 0 || until_ns < deadline_ns) ? until_ns : deadline_ns;
+}
+
 /* The deadline of the message this thread is handling, or 0. Messages that its handler sends
  * inherit it, also to actors of another system with the same clock. */
 static inline uint64_t tr__handled_deadline(const struct tr_system *system)
@@ -152,5 +164,58 @@ static inline uint64_t tr__handled_deadline(const struct tr_system *system)
 
     return worker != NULL && worker->system->env == system->env ? worker->ctx.deadline_ns : 0;
 }
+
+/* ---- published values: snapshot.c ----------------------------------------------------------- */
+
+/* Say that this worker reads no published value at this moment. */
+void tr__snapshot_quiesce(struct tr__worker *worker);
+/* Free every value that was replaced. No thread reads any more. */
+void tr__snapshot_fini(struct tr_system *system);
+
+/* ---- driving: drive.c ----------------------------------------------------------------------- */
+
+/* Running a system that has no threads of its own, on the caller's thread. One thread at a
+ * time is inside (`driver`). A thread in tr_run or tr_step publishes `running`; other threads that
+ * wait for something in the system then sleep and do not drive it. */
+
+/* Run up to turns_max turns and return how many; 0 also when another thread runs the system. */
+int tr__drive(struct tr_system *system, uint32_t turns_max);
+/* The same, by the thread that set `running`. */
+int tr__drive_here(struct tr_system *system, uint32_t turns_max);
+/* Wait until there is work, a descriptor is ready, a timer is due, or until_ns (UINT64_MAX: no
+ * limit). */
+void tr__drive_wait(struct tr_system *system, uint64_t until_ns);
+/* The same, by the thread that set `running`. */
+void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns);
+/* Drive until is_over(data). TR_ETIMEOUT past until_ns, or when a simulation has nothing left to
+ * do. */
+int tr__drive_until(
+    struct tr_system *system, bool (*is_over)(void *data), void *data, uint64_t until_ns);
+/* Open the descriptors that tr__drive_wake needs. False if they cannot be opened, or another thread
+ * runs the system. */
+bool tr__drive_open(struct tr_system *system);
+/* From another thread: end the tr__drive_wait that is under way or about to start. */
+void tr__drive_wake(struct tr_system *system);
+
+/* ---- in a simulation: sim.c ----------------------------------------------------------------- */
+
+/* Make an actor runnable: the simulator draws which one runs next. */
+void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box);
+/* Add an event to the trace. */
+void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b);
+/* Run up to steps_max steps and return how many. */
+int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max);
+
+/* ---- reading from outside: inspect.c -------------------------------------------------------- */
+
+/* Add one turn to the worker's samples of this type. */
+void tr__sample_turn(
+    struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns);
+/* Add a dead letter to the ring, under dead_lock. `message` is its name, or NULL. */
+void tr__dead_note(
+    struct tr_system *system, struct tr_box *box, const char *message, enum tr_dead_reason reason);
+/* Call the show hook in the actor's turn, for the thread that waits for the text. With box NULL
+ * tell that thread that the actor ended. */
+void tr__inspect_show(const void *payload, struct tr_box *box, const void *self);
 
 #endif

@@ -11,17 +11,10 @@
 
 #include "base/alloc.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 static const uint64_t ms_ns = 1000000;
 enum { TIMER_INDEX_BITS = 24 };
@@ -340,8 +333,8 @@ bool tr__actor_timer_stop(struct tr_box *box, uint64_t id)
     return true;
 }
 
-bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_t opt,
-    struct tr_event *event, bool *ret_grace)
+bool tr__actor_timer_take(
+    struct tr__worker *worker, struct tr_box *box, uint64_t opt, struct tr_event *event)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
     struct tr__timer_entry *entry = timer_entry_of(ext, opt);
@@ -355,7 +348,8 @@ bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_
     }
     event->tag = entry->tag;
     event->id = opt;
-    *ret_grace = entry->is_grace;
+    if (entry->is_grace)
+        worker->ctx.after |= AFTER_GRACE_OVER;
     if (entry->period_ns == 0) {
         entry_free(ext, entry);
         return true;

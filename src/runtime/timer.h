@@ -6,10 +6,6 @@
 #ifndef RUNTIME_TIMER_H
 #define RUNTIME_TIMER_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <troupe/event.h>
 
 #include "runtime/list.h"
@@ -74,8 +70,8 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
     uint64_t period_ns, uint32_t tag, bool is_grace, uint64_t *ret_id);
 bool tr__actor_timer_stop(struct tr_box *box, uint64_t id);
 /* Fill the event of a TIMER cell and free a one-shot timer. False if the timer was stopped. */
-bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_t opt,
-    struct tr_event *event, bool *ret_grace);
+bool tr__actor_timer_take(
+    struct tr__worker *worker, struct tr_box *box, uint64_t opt, struct tr_event *event);
 void tr__actor_timers_fini(struct tr_box *box, struct tr__ext *ext);
 
 #endif

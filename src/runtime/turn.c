@@ -9,22 +9,13 @@
  *   1. Between turns a box with something runnable has SCHED set and is in exactly one queue.
  *   2. Only the thread in a turn touches the owner's line, except run_next, which is the
  *      scheduler's. */
-#include <sched.h>
 
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/compiler.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/registry.h"
 #include "runtime/reply.h"
 #include "runtime/run_queue.h"
-#include "runtime/waitgraph.h"
-#include "runtime/worker.h"
 
 enum { BACKGROUND_SKIP_MAX = 32 };
 
@@ -471,7 +462,7 @@ static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
     struct turn turn = { 0 };
 
     if (unlikely((status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE ||
-                 worker->step_limited ||
+                 worker->step_budget != STEP_UNLIMITED ||
                  (box->fifo != NULL && !take_leftovers(box, &turn.list, &turn.last)))) {
         turn_slow(worker, box, 0);
     } else {
@@ -502,7 +493,7 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
     if (unlikely((status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE ||
                  cell == NULL || cell->next != NULL || cell->kind > CELL_ASK ||
                  (cell->flags & (CELL_SPECIAL | CELL_COUNTED)) != CELL_COUNTED ||
-                 box->fifo != NULL || worker->step_limited))
+                 box->fifo != NULL || worker->step_budget != STEP_UNLIMITED))
         return false;
     ctx->cell = cell;
     result = box->type->handle(ctx->self, ctx, cell->payload);

@@ -27,21 +27,12 @@
  * test/spin/waitcycle.pml checks 1 to 3. */
 #include "runtime/waitgraph.h"
 
-#include <stdio.h>
-
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/ext.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/run_queue.h"
-#include "runtime/sync.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 enum { CYCLE_MAX = 1000 };
 #define EDGE_POINTER UINT64_C(0x0000ffffffffffff)
@@ -302,13 +293,12 @@ void tr__unpark_all(struct tr_box *on)
 }
 
 /* Remove the actor from the waiters of the full box. */
-void tr__park_cancel(struct tr_box *box, struct tr__ext *ext)
+void tr__park_cancel(struct tr__ext *ext)
 {
     struct tr_box *on = ext->park.on;
     struct tr__cell *cell = NULL;
     pthread_mutex_t *lock;
 
-    (void)box;
     if (on == NULL)
         return;
     lock = tr__box_lock(on);

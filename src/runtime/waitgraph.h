@@ -8,7 +8,6 @@
 #define RUNTIME_WAITGRAPH_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "runtime/list.h"
@@ -55,7 +54,7 @@ bool tr__unpark(struct tr_box *on);
 void tr__unpark_all(struct tr_box *on);
 bool tr__park_is_linked(struct tr_box *box);
 /* Leave the list: the parked actor ends or restarts. */
-void tr__park_cancel(struct tr_box *box, struct tr__ext *ext);
+void tr__park_cancel(struct tr__ext *ext);
 /* List a thread that waits for room or, without for_room, for the end of the actor. */
 void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool for_room);
 void tr__waiter_thread_remove(struct tr__waiter *waiter);

@@ -7,28 +7,16 @@
  *   3. A watch is for the actor, a link for one life: a restart breaks links. */
 #include "runtime/watch.h"
 
-#include <string.h>
-
-#include <troupe/event.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
-#include "runtime/ext.h"
-#include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 static bool watch_is_gone(const struct tr_box *target, uint64_t generation)
 {
-    return tr__get(target->generation) != generation ||
-           atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
+    return tr__get(target->generation) != generation || tr__box_is_gone(target);
 }
 
 /* Allocate a watch and its notice. No list has it yet. */
@@ -93,12 +81,6 @@ static void watch_detach(struct tr__watch *watch)
     pthread_mutex_unlock(lock);
 }
 
-static bool is_failure(enum tr_why why)
-{
-    return why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
-           why == TR_WHY_LINKED || why == TR_WHY_KILLED;
-}
-
 /* Under the target's lock: the watch has done its duty. */
 static void watch_notify(struct tr__watch *watch, enum tr_why why)
 {
@@ -106,7 +88,7 @@ static void watch_notify(struct tr__watch *watch, enum tr_why why)
     int status = (int)why;
 
     tr__list_remove(&watch->by_target);
-    if (watch->is_link && !is_failure(why))
+    if (watch->is_link && !tr__is_crash(why) && why != TR_WHY_KILLED)
         return;
     tr_assert(cell != NULL); /* made with the watch, and it is listed until it goes out */
     watch->cell = NULL;
@@ -162,9 +144,8 @@ uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
 }
 
 /* The watcher ends or restarts. */
-void tr__watching_fini(struct tr_box *box, struct tr__ext *ext)
+void tr__watching_fini(struct tr__ext *ext)
 {
-    (void)box;
     while (ext->watching != NULL) {
         struct tr__watch *watch = ext->watching;
 

@@ -5,9 +5,6 @@
 #ifndef RUNTIME_WATCH_H
 #define RUNTIME_WATCH_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <troupe/actor.h>
 
 #include "runtime/list.h"
@@ -32,7 +29,7 @@ void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why wh
 /* Notify the links of an actor that restarts: a link is for one life, a watch for the actor. */
 void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 /* Free the watches of an actor that ends or restarts. */
-void tr__watching_fini(struct tr_box *box, struct tr__ext *ext);
+void tr__watching_fini(struct tr__ext *ext);
 /* Free the watch whose notice is being handled. Returns the target's id; 0 if it was unwatched. */
 uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell);
 /* Take over the half of a link that OP_LINK brings. */

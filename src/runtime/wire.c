@@ -2,7 +2,6 @@
 #include "runtime/wire.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 

@@ -6,41 +6,14 @@
 #include <sys/resource.h>
 
 #include "base/alloc.h"
-#include "runtime/box.h"
-#include "runtime/cell.h"
-#include "runtime/context.h"
 #include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/point.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
-#include "runtime/worker.h"
 
 enum { WORK_NICE = 2, WORK_QUEUE_MAX = 4096 };
 
-static void work_deliver(struct tr__work *work)
-{
-    struct tr__cell *cell = work->cell;
-    struct tr_box *box = work->box;
-
-    work->cell = NULL;
-    /* The box is pinned by its asks count until this arrives. */
-    if (tr__push_event(box, cell) < 0) {
-        struct tr_system *system = box->system;
-        struct tr__worker *worker = tr__worker_of(system);
-
-        tr__cell_free(worker != NULL ? worker : tr__foreign_enter(system), cell);
-        if (worker == NULL)
-            tr__foreign_leave(system);
-        if (work->drop != NULL)
-            work->drop(work->argument);
-        base_free(work);
-        tr__box_unpin(box, 1);
-    }
-}
-
-/* Its cell was in a box that ended. */
 void tr__work_dropped(struct tr__work *work)
 {
     if (work->drop != NULL)
@@ -48,13 +21,28 @@ void tr__work_dropped(struct tr__work *work)
     base_free(work);
 }
 
+static void work_run(struct tr__work *work)
+{
+    struct tr__cell *cell = work->cell;
+    struct tr_box *box = work->box;
+
+    work->status = work->work(work->argument);
+    work->cell = NULL;
+    /* The box is pinned by its asks count until this arrives. */
+    if (tr__push_event(box, cell) < 0) {
+        tr__cell_release(box->system, cell);
+        tr__work_dropped(work);
+        tr__box_unpin(box, 1);
+    }
+}
+
 static struct tr__work *work_take(struct tr_system *system)
 {
-    struct tr__work *work = system->work_head;
+    struct tr__work *work = system->work.head;
 
     if (work != NULL) {
-        system->work_head = work->next;
-        system->work_queued--;
+        system->work.head = work->next;
+        system->work.queued--;
     }
     return work;
 }
@@ -66,24 +54,23 @@ static void *work_main(void *argument)
     /* Workers come first where cores are short: their turns are short, and actors wait for them. If
      * the kernel refuses, nothing else changes. */
     (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + WORK_NICE);
-    pthread_mutex_lock(&system->work_lock);
+    pthread_mutex_lock(&system->work.lock);
     for (;;) {
         struct tr__work *work = work_take(system);
 
         if (work == NULL) {
-            if (system->work_ending)
+            if (system->work.ending)
                 break;
-            system->work_idle++;
-            pthread_cond_wait(&system->work_ready, &system->work_lock);
-            system->work_idle--;
+            system->work.idle++;
+            pthread_cond_wait(&system->work.ready, &system->work.lock);
+            system->work.idle--;
             continue;
         }
-        pthread_mutex_unlock(&system->work_lock);
-        work->status = work->work(work->argument);
-        work_deliver(work);
-        pthread_mutex_lock(&system->work_lock);
+        pthread_mutex_unlock(&system->work.lock);
+        work_run(work);
+        pthread_mutex_lock(&system->work.lock);
     }
-    pthread_mutex_unlock(&system->work_lock);
+    pthread_mutex_unlock(&system->work.lock);
     return NULL;
 }
 
@@ -93,13 +80,12 @@ bool tr__work_run_one(struct tr_system *system)
 
     if (system->sim == NULL)
         return false;
-    pthread_mutex_lock(&system->work_lock);
+    pthread_mutex_lock(&system->work.lock);
     work = work_take(system);
-    pthread_mutex_unlock(&system->work_lock);
+    pthread_mutex_unlock(&system->work.lock);
     if (work == NULL)
         return false;
-    work->status = work->work(work->argument);
-    work_deliver(work);
+    work_run(work);
     return true;
 }
 
@@ -126,31 +112,31 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
     }
     ext = atomic_load_explicit(&ctx->box->ext, memory_order_acquire);
     work->life = ext == NULL ? 0 : ext->restarts;
-    pthread_mutex_lock(&system->work_lock);
-    if (system->work_queued >= WORK_QUEUE_MAX) {
+    pthread_mutex_lock(&system->work.lock);
+    if (system->work.queued >= WORK_QUEUE_MAX) {
         rc = TR_EFULL;
-    } else if (system->sim == NULL && system->work_queued >= system->work_idle &&
-               system->work_threads < system->work_threads_max) {
+    } else if (system->sim == NULL && system->work.queued >= system->work.idle &&
+               system->work.threads < system->work.threads_max) {
         if (base_fault_hit() ||
-            pthread_create(&system->work_ids[system->work_threads], NULL, work_main, system) != 0) {
-            if (system->work_threads == 0)
+            pthread_create(&system->work.ids[system->work.threads], NULL, work_main, system) != 0) {
+            if (system->work.threads == 0)
                 rc = TR_ELIMIT;
         } else {
-            system->work_threads++;
+            system->work.threads++;
         }
     }
     if (rc == 0) {
-        if (system->work_head == NULL)
-            system->work_head = work;
+        if (system->work.head == NULL)
+            system->work.head = work;
         else
-            system->work_tail->next = work;
-        system->work_tail = work;
-        system->work_queued++;
+            system->work.tail->next = work;
+        system->work.tail = work;
+        system->work.queued++;
         /* Waits for it like for an answer: shutdown and the slot. */
         tr__add(ctx->box->asks, 1);
-        pthread_cond_signal(&system->work_ready);
+        pthread_cond_signal(&system->work.ready);
     }
-    pthread_mutex_unlock(&system->work_lock);
+    pthread_mutex_unlock(&system->work.lock);
     if (rc < 0) {
         tr__cell_free(ctx->worker, work->cell);
         base_free(work);
@@ -161,13 +147,13 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
 /* All threads end after the work that is queued. */
 void tr__work_pool_stop(struct tr_system *system)
 {
-    pthread_mutex_lock(&system->work_lock);
-    system->work_ending = true;
-    pthread_cond_broadcast(&system->work_ready);
-    pthread_mutex_unlock(&system->work_lock);
-    for (uint32_t i = 0; i < system->work_threads; i++)
-        pthread_join(system->work_ids[i], NULL);
-    system->work_threads = 0;
+    pthread_mutex_lock(&system->work.lock);
+    system->work.ending = true;
+    pthread_cond_broadcast(&system->work.ready);
+    pthread_mutex_unlock(&system->work.lock);
+    for (uint32_t i = 0; i < system->work.threads; i++)
+        pthread_join(system->work.ids[i], NULL);
+    system->work.threads = 0;
     while (tr__work_run_one(system)) {
     }
 }

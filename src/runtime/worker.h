@@ -11,21 +11,66 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
+
+#include <troupe/inspect.h>
 
 #include "base/random.h"
 #include "runtime/cell.h"
 #include "runtime/compiler.h"
-#include "runtime/context.h"
-#include "runtime/counters.h"
 
+struct tr__cell;
 struct tr_box;
 struct tr_system;
 struct tr__wheel;
 
+/* ---- the context of a handler --------------------------------------------------------------- */
+
+/* Requests of the handler that the turn carries out after it returns. */
+enum tr__after {
+    AFTER_PARK = 1,
+    AFTER_STASH = 2,
+    AFTER_AGAIN = 4,
+    AFTER_HOLD = 8,
+    AFTER_GIVE_UP = 16,    /* a supervisor is over its restart limit */
+    AFTER_GRACE_OVER = 32, /* the timer just handled was the grace of a stop */
+};
+
+/* Its worker, its actor and the message. One per worker, valid for one call of a hook, used by that
+ * worker's thread alone. */
+struct tr_context {
+    struct tr__worker *worker;
+    struct tr_box *box;
+    struct tr__cell *cell; /* being handled; NULL in the start and stop hooks */
+    void *self;
+    uint64_t deadline_ns;
+    struct tr_box *park_on;
+    uint32_t after; /* enum tr__after */
+};
+
+/* ---- counters and samples ------------------------------------------------------------------- */
+
+/* A worker's own thread writes them, readers add up all workers: see inspect.c. */
+
+enum { TYPE_SLOTS = 64 };
+
+struct tr__type_sample {
+    const struct tr_type *_Atomic type;
+    _Atomic uint64_t samples;
+    _Atomic uint64_t wait[TR_HISTOGRAM_BUCKETS];
+    _Atomic uint64_t run[TR_HISTOGRAM_BUCKETS];
+};
+
+struct tr__counters {
+    _Atomic uint64_t sent, handled, dead, spawned, ended, crashes, restarts, parks, overshoots,
+        deadlocks, steals, wakes, cells, replies_late;
+    _Atomic uint64_t dead_by[TR_DEAD_REASONS];
+};
+
+/* ---- the worker ----------------------------------------------------------------------------- */
+
 enum { CELL_MAGAZINE = 64, CELL_CACHE_MAX = 8 * CELL_MAGAZINE };
 enum { SLOT_CLASSES = 8, TURN_MESSAGES = 256 };
+#define STEP_UNLIMITED UINT32_MAX
 
 enum tr__sleep { SLEEP_NOT, SLEEP_SPINNING, SLEEP_PARKED };
 
@@ -57,8 +102,7 @@ struct tr__worker {
     uint64_t grain_ns_x16; /* cost of a message, sent or handled: moving average in sixteenths */
     uint64_t turn_average_ns_x16;
     uint64_t polled_ns;
-    uint32_t spins_in_vain; /* see spin_ns() */
-    uint64_t sampled_turns;
+    uint32_t spins_in_vain;                 /* see spin_ns() */
     struct tr__cell *cells[CELL_CACHE_MAX]; /* free ones, the latest freed last */
     struct tr__cell *class_cells[CELL_CLASSES];
     uint32_t class_counts[CELL_CLASSES];
@@ -77,10 +121,8 @@ struct tr__worker {
     bool is_watched;                  /* driven: another event loop watches epoll_fd */
     uint32_t turn_budget; /* messages in a turn: TURN_MESSAGES, or drawn by a simulation */
     bool time_up;         /* this turn has used its time */
-    bool grace_over;      /* the timer just handled was the grace of a stop */
-    uint32_t step_budget; /* tr_step: messages left; else UINT32_MAX */
+    uint32_t step_budget; /* tr_step: messages left; else STEP_UNLIMITED */
     uint32_t step_handled;
-    bool step_limited;
     uint64_t sampled_ns;
     struct tr_box *sample_box; /* the actor whose wait is being timed */
     uint64_t sample_ns;

@@ -152,7 +152,6 @@ TEST(join, in_a_simulation_without_a_limit_ends_when_nothing_is_left_to_do)
 
     journal_init(&journal);
     journal_init(&log);
-    tr_sim_system(sim)->quiet = false;
     tr_sim_system(sim)->log = journal_log;
     tr_sim_system(sim)->log_data = &log;
     sender = cast(tr_sim_system(sim), (struct player){ .quiet = true, .journal = &journal }, NULL);

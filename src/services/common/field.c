@@ -34,106 +34,33 @@ static struct field_source source_of_row(
     return inner;
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------- */
+/* ---- both forms ------------------------------------------------------------------------------ */
 
-static void put_json_value(
-    struct json_writer *writer, const struct field *field, const struct field_value *value)
+/* One of them is NULL. */
+struct field_out {
+    struct json_writer *json;
+    struct cbor_writer *cbor;
+};
+
+#define PUT(out, what, ...)                                                                        \
+    ((out)->json != NULL ? json_put_##what((out)->json, __VA_ARGS__)                               \
+                         : cbor_put_##what((out)->cbor, __VA_ARGS__))
+
+static void put_object(const struct field_out *out, const char *name)
 {
-    switch ((int)field->type) {
-    case FIELD_TEXT:
-        json_put_string(writer, field->name, value->bytes);
-        break;
-    case FIELD_INT:
-        json_put_int(writer, field->name, value->number);
-        break;
-    case FIELD_BOOL:
-        json_put_bool(writer, field->name, value->number != 0);
-        break;
-    case FIELD_TIME_MS:
-        text_put_time(writer, field->name, value->number);
-        break;
-    case FIELD_TIME_S:
-        text_put_time_s(writer, field->name, value->number);
-        break;
-    case FIELD_BASE64:
-        text_put_base64(writer, field->name, value->bytes);
-        break;
-    case FIELD_BYTES:
-        text_put_bytes(writer, field->name, value->bytes);
-        break;
-    case FIELD_HEX:
-        text_put_hex(writer, field->name, value->bytes);
-        break;
-    case FIELD_CHOICE:
-        json_put_text(writer, field->name, choice_name(field, value->number));
-        break;
-    case FIELD_NAMED:
-        json_put_text(writer, field->name, field->name_of(value->number));
-        break;
-    default:
-        tr_assert(false); /* a field must have a value */
-    }
+    if (out->json != NULL)
+        json_put_object(out->json, name);
+    else
+        cbor_put_map(out->cbor, name);
 }
 
-static void put_json_list(
-    struct json_writer *writer, const struct field *list, const struct field_source *source)
+static void put_end(const struct field_out *out)
 {
-    uint32_t count = source->count(source, list);
-    bool is_bare = has_bare_items(list);
-
-    json_put_array(writer, list->name);
-    for (uint32_t row = 0; row < count; row++) {
-        struct field_source inner = source_of_row(source, list, row);
-
-        if (!is_bare)
-            json_put_object(writer, NULL);
-        field_put_json(writer, list->fields, &inner);
-        if (!is_bare)
-            json_put_end(writer);
-    }
-    json_put_end(writer);
+    if (out->json != NULL)
+        json_put_end(out->json);
+    else
+        cbor_put_end(out->cbor);
 }
-
-static void put_json_map(
-    struct json_writer *writer, const struct field *map, const struct field_source *source)
-{
-    uint32_t count = source->count(source, map);
-
-    tr_assert(map->fields[0].type == FIELD_TEXT && map->fields[1].type == FIELD_INT);
-    json_put_object(writer, map->name);
-    for (uint32_t row = 0; row < count; row++) {
-        struct field_source inner = source_of_row(source, map, row);
-
-        json_put_key(writer, source->get(&inner, &map->fields[0]).bytes);
-        json_put_int(writer, NULL, source->get(&inner, &map->fields[1]).number);
-    }
-    json_put_end(writer);
-}
-
-void field_put_json(
-    struct json_writer *writer, const struct field *fields, const struct field_source *source)
-{
-    for (const struct field *field = fields; field->type != FIELD_END; field++) {
-        if (field->type == FIELD_PUT) {
-            field->put(writer, field, source);
-        } else if (field->type == FIELD_LIST) {
-            put_json_list(writer, field, source);
-        } else if (field->type == FIELD_MAP) {
-            put_json_map(writer, field, source);
-        } else if (field->type == FIELD_OBJECT) {
-            json_put_object(writer, field->name);
-            field_put_json(writer, field->fields, source);
-            json_put_end(writer);
-        } else {
-            struct field_value value = source->get(source, field);
-
-            if (value.is_there)
-                put_json_value(writer, field, &value);
-        }
-    }
-}
-
-/* ---- CBOR ----------------------------------------------------------------------------------- */
 
 static void put_cbor_time(struct cbor_writer *writer, const char *name, int64_t unix_ms)
 {
@@ -145,105 +72,147 @@ static void put_cbor_time(struct cbor_writer *writer, const char *name, int64_t 
     cbor_put_int(writer, NULL, unix_ms);
 }
 
-static void put_cbor_hex(struct cbor_writer *writer, const char *name, struct span bytes)
+static void put_time(const struct field_out *out, const struct field *field, int64_t number)
+{
+    bool is_in_s = field->type == FIELD_TIME_S;
+
+    if (out->cbor != NULL)
+        put_cbor_time(out->cbor, field->name, is_in_s ? number * 1000 : number);
+    else if (is_in_s)
+        text_put_time_s(out->json, field->name, number);
+    else
+        text_put_time(out->json, field->name, number);
+}
+
+static void put_bytes(const struct field_out *out, const struct field *field, struct span bytes)
+{
+    if (out->cbor != NULL)
+        cbor_put_bytes(out->cbor, field->name, bytes);
+    else if (field->type == FIELD_BASE64)
+        text_put_base64(out->json, field->name, bytes);
+    else
+        text_put_bytes(out->json, field->name, bytes);
+}
+
+static void put_hex(const struct field_out *out, const char *name, struct span bytes)
 {
     char text[2 * TEXT_HEX_BYTES_MAX];
 
     tr_assert(bytes.size <= TEXT_HEX_BYTES_MAX);
-    cbor_put_string(
-        writer, name, (struct span){ text, crypto_hex_encode(bytes.at, bytes.size, text) });
+    PUT(out, string, name, (struct span){ text, crypto_hex_encode(bytes.at, bytes.size, text) });
 }
 
-static void put_cbor_value(
-    struct cbor_writer *writer, const struct field *field, const struct field_value *value)
+static void put_value(
+    const struct field_out *out, const struct field *field, const struct field_value *value)
 {
     switch ((int)field->type) {
     case FIELD_TEXT:
-        cbor_put_string(writer, field->name, value->bytes);
+        PUT(out, string, field->name, value->bytes);
         break;
     case FIELD_INT:
-        cbor_put_int(writer, field->name, value->number);
+        PUT(out, int, field->name, value->number);
         break;
     case FIELD_BOOL:
-        cbor_put_bool(writer, field->name, value->number != 0);
+        PUT(out, bool, field->name, value->number != 0);
         break;
     case FIELD_TIME_MS:
-        put_cbor_time(writer, field->name, value->number);
-        break;
     case FIELD_TIME_S:
-        put_cbor_time(writer, field->name, value->number * 1000);
+        put_time(out, field, value->number);
         break;
     case FIELD_BASE64:
     case FIELD_BYTES:
-        cbor_put_bytes(writer, field->name, value->bytes);
+        put_bytes(out, field, value->bytes);
         break;
     case FIELD_HEX:
-        put_cbor_hex(writer, field->name, value->bytes);
+        put_hex(out, field->name, value->bytes);
         break;
     case FIELD_CHOICE:
-        cbor_put_text(writer, field->name, choice_name(field, value->number));
+        PUT(out, text, field->name, choice_name(field, value->number));
         break;
     case FIELD_NAMED:
-        cbor_put_text(writer, field->name, field->name_of(value->number));
+        PUT(out, text, field->name, field->name_of(value->number));
         break;
     default:
         tr_assert(false); /* a field must have a value */
     }
 }
 
-static void put_cbor_list(
-    struct cbor_writer *writer, const struct field *list, const struct field_source *source)
+static void put_fields(
+    const struct field_out *out, const struct field *fields, const struct field_source *source);
+
+static void put_list(
+    const struct field_out *out, const struct field *list, const struct field_source *source)
 {
     uint32_t count = source->count(source, list);
     bool is_bare = has_bare_items(list);
 
-    cbor_put_array(writer, list->name);
+    PUT(out, array, list->name);
     for (uint32_t row = 0; row < count; row++) {
         struct field_source inner = source_of_row(source, list, row);
 
         if (!is_bare)
-            cbor_put_map(writer, NULL);
-        field_put_cbor(writer, list->fields, &inner);
+            put_object(out, NULL);
+        put_fields(out, list->fields, &inner);
         if (!is_bare)
-            cbor_put_end(writer);
+            put_end(out);
     }
-    cbor_put_end(writer);
+    put_end(out);
 }
 
-static void put_cbor_map(
-    struct cbor_writer *writer, const struct field *map, const struct field_source *source)
+static void put_map(
+    const struct field_out *out, const struct field *map, const struct field_source *source)
 {
     uint32_t count = source->count(source, map);
 
     tr_assert(map->fields[0].type == FIELD_TEXT && map->fields[1].type == FIELD_INT);
-    cbor_put_map(writer, map->name);
+    put_object(out, map->name);
     for (uint32_t row = 0; row < count; row++) {
         struct field_source inner = source_of_row(source, map, row);
 
-        cbor_put_key(writer, source->get(&inner, &map->fields[0]).bytes);
-        cbor_put_int(writer, NULL, source->get(&inner, &map->fields[1]).number);
+        PUT(out, key, source->get(&inner, &map->fields[0]).bytes);
+        PUT(out, int, NULL, source->get(&inner, &map->fields[1]).number);
     }
-    cbor_put_end(writer);
+    put_end(out);
+}
+
+static void put_field(
+    const struct field_out *out, const struct field *field, const struct field_source *source)
+{
+    struct field_value value = source->get(source, field);
+
+    if (value.is_there)
+        put_value(out, field, &value);
+}
+
+static void put_fields(
+    const struct field_out *out, const struct field *fields, const struct field_source *source)
+{
+    for (const struct field *field = fields; field->type != FIELD_END; field++) {
+        if (field->type == FIELD_PUT) {
+            tr_assert(out->json != NULL);
+            field->put(out->json, field, source);
+        } else if (field->type == FIELD_LIST) {
+            put_list(out, field, source);
+        } else if (field->type == FIELD_MAP) {
+            put_map(out, field, source);
+        } else if (field->type == FIELD_OBJECT) {
+            put_object(out, field->name);
+            put_fields(out, field->fields, source);
+            put_end(out);
+        } else {
+            put_field(out, field, source);
+        }
+    }
+}
+
+void field_put_json(
+    struct json_writer *writer, const struct field *fields, const struct field_source *source)
+{
+    put_fields(&(struct field_out){ .json = writer }, fields, source);
 }
 
 void field_put_cbor(
     struct cbor_writer *writer, const struct field *fields, const struct field_source *source)
 {
-    for (const struct field *field = fields; field->type != FIELD_END; field++) {
-        tr_assert(field->type != FIELD_PUT);
-        if (field->type == FIELD_LIST) {
-            put_cbor_list(writer, field, source);
-        } else if (field->type == FIELD_MAP) {
-            put_cbor_map(writer, field, source);
-        } else if (field->type == FIELD_OBJECT) {
-            cbor_put_map(writer, field->name);
-            field_put_cbor(writer, field->fields, source);
-            cbor_put_end(writer);
-        } else {
-            struct field_value value = source->get(source, field);
-
-            if (value.is_there)
-                put_cbor_value(writer, field, &value);
-        }
-    }
+    put_fields(&(struct field_out){ .cbor = writer }, fields, source);
 }

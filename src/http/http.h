@@ -231,9 +231,10 @@ void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close
 /* ---- routes and server --------------------------------------------------------------------- */
 
 enum http_route_flags {
-    HTTP_ROUTE_STREAM = 1, /* the handler runs when the header is complete; see http_on_body */
-    HTTP_ROUTE_ALWAYS = 2, /* served even when overloaded (health checks) */
-    HTTP_ROUTE_LONG = 4,   /* no request deadline (streams, downloads) */
+    HTTP_ROUTE_STREAM = 1,  /* the handler runs when the header is complete; see http_on_body */
+    HTTP_ROUTE_ALWAYS = 2,  /* served even when overloaded (health checks) */
+    HTTP_ROUTE_LONG = 4,    /* no request deadline (streams, downloads) */
+    HTTP_ROUTE_PRIVATE = 8, /* the admin listener demands its token for GET and HEAD too */
 };
 typedef void (*http_handler_fn)(struct http_request *request);
 /* Runs before the handler. Returns true to go on now. Returns false if it answered, or will answer
@@ -253,6 +254,9 @@ struct http_route {
     const char *label; /* in metrics; NULL: the path */
 };
 const struct http_route *http_route(const struct http_request *request);
+/* Continue as a request of another route with the same flags: http_route and http_service return its
+ * own. The route outlives the request. For handlers that pass requests on. */
+void http_set_route(struct http_request *request, const struct http_route *route);
 /* Let the request through a gate that had to wait. */
 void http_continue(struct http_request *request);
 

@@ -262,6 +262,12 @@ const struct http_route *http_route(const struct http_request *request)
     return request->match.route;
 }
 
+void http_set_route(struct http_request *request, const struct http_route *route)
+{
+    tr_assert(route->handle != NULL);
+    request->match.route = route;
+}
+
 void *http_service(const struct http_request *request)
 {
     return request->match.route == NULL ? NULL : request->match.route->service;

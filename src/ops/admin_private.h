@@ -32,7 +32,7 @@ struct admin_fact {
 /* A route of a service. */
 struct admin_offer {
     const struct service *service;
-    const struct service_admin_route *route;
+    const struct http_route *route;
     void *state; /* under the lock; NULL: the service does not run */
 };
 

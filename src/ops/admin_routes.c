@@ -458,8 +458,13 @@ static void handle_offer(struct http_request *request)
 {
     const struct admin_offer *offer = http_route(request)->extra;
     struct admin *admin = http_service(request);
+    struct http_route *route = http_alloc(request, sizeof *route);
     void *state;
 
+    if (route == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return;
+    }
     pthread_mutex_lock(&admin->lock);
     state = offer->state;
     admin->offers_running += state != NULL;
@@ -469,20 +474,24 @@ static void handle_offer(struct http_request *request)
         return;
     }
     http_on_end(request, on_offer_ended, admin);
-    offer->route->handle(request, state);
+    *route = *offer->route;
+    route->service = state;
+    route->gate = NULL;
+    http_set_route(request, route);
+    route->handle(request);
 }
 
 struct http_route admin_offer_route(const struct admin_offer *offer)
 {
-    const struct service_admin_route *route = offer->route;
+    const struct http_route *route = offer->route;
     bool is_read = route->method == HTTP_GET || route->method == HTTP_HEAD;
     /* A route with a body or a long answer gets no preference under overload. */
-    bool is_heavy = route->body_max > 0 || route->flags != 0;
+    bool is_heavy = route->body_max > 0 || (route->flags & ~(unsigned)HTTP_ROUTE_PRIVATE) != 0;
 
     return (struct http_route){ .method = route->method,
         .path = route->path,
         .handle = handle_offer,
-        .gate = is_read && !route->is_private ? gate_read : gate_write,
+        .gate = is_read && (route->flags & HTTP_ROUTE_PRIVATE) == 0 ? gate_read : gate_write,
         .body_max = route->body_max,
         .flags = route->flags | (is_heavy ? 0 : (unsigned)HTTP_ROUTE_ALWAYS),
         .extra = offer };

@@ -29,18 +29,6 @@ struct service_context {
     tr_sender supervisor; /* the service's own: restarts the actors spawned under it; may be none */
 };
 
-/* A route of a service on the admin listener. GET and HEAD need the right to read there; other methods
- * need the admin token. */
-struct service_admin_route {
-    enum http_method method;
-    const char *path; /* may have {parts} */
-    /* Runs on a worker and must not wait. `state` outlives the request. */
-    void (*handle)(struct http_request *request, void *state);
-    size_t body_max; /* 0: no body */
-    unsigned flags;  /* HTTP_ROUTE_STREAM, HTTP_ROUTE_LONG */
-    bool is_private; /* GET and HEAD need the admin token too */
-};
-
 struct service {
     const char *name;
     /* A route whose `service` is NULL gets the state that start returned. */
@@ -57,7 +45,10 @@ struct service {
     void (*stop)(void *state);
     /* Any thread; must not wait. If it is false, `why` gets the reason. NULL: always ready. */
     bool (*is_ready)(void *state, char *why, size_t why_size);
-    const struct service_admin_route *admin_routes;
+    /* Routes on the admin listener. It has gates of its own: GET and HEAD need the right to read
+     * there, unless the route is HTTP_ROUTE_PRIVATE; the others need the admin token. In a handler
+     * http_service returns the state of the service, and the route has no gate. */
+    const struct http_route *admin_routes;
     size_t admin_route_count;
 };
 

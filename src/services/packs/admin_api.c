@@ -126,9 +126,9 @@ static const struct rest_param transfer_params[] = {
     REST_PARAMS_END,
 };
 
-void api_list_transfers(struct http_request *request, void *state)
+void api_list_transfers(struct http_request *request)
 {
-    const struct packs_request *asked = packs_request_start(request, state);
+    const struct packs_request *asked = packs_request_start(request);
     struct transfer_message message = { .kind = TRANSFER_LIST };
     struct rest_value after[REST_PARAMS_MAX];
 
@@ -155,9 +155,9 @@ static void on_cancelled(struct http_request *request, const struct tr_event *ev
         http_respond_shed(request, 503, 1, "flights");
 }
 
-void api_cancel_transfer(struct http_request *request, void *state)
+void api_cancel_transfer(struct http_request *request)
 {
-    const struct packs_request *asked = packs_request_start(request, state);
+    const struct packs_request *asked = packs_request_start(request);
     struct transfer_message message = { .kind = TRANSFER_CANCEL };
 
     if (asked == NULL)

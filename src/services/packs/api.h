@@ -31,7 +31,7 @@ bool put_packs(struct packs_read *read);
 bool put_one_pack(struct packs_read *read);
 bool put_releases(struct packs_read *read);
 bool put_one_release(struct packs_read *read);
-void api_list_transfers(struct http_request *request, void *state);
-void api_cancel_transfer(struct http_request *request, void *state);
+void api_list_transfers(struct http_request *request);
+void api_cancel_transfer(struct http_request *request);
 
 #endif

@@ -26,6 +26,6 @@ void download_serve(struct http_request *request, struct packs *packs,
 /* download_api.c: the gate and the handler of packs/{name}/download and
  * packs/{name}/versions/{version}/download. */
 bool download_gate(struct http_request *request);
-void api_download(struct http_request *request, void *state);
+void api_download(struct http_request *request);
 
 #endif

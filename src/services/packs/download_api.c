@@ -35,9 +35,10 @@ static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
     return seconds <= now_s ? seconds : 0;
 }
 
-void api_download(struct http_request *request, void *state)
+void api_download(struct http_request *request)
 {
-    const struct pack_version *version = packs_find_version(request, catalogue_view(state));
+    struct packs *packs = http_service(request);
+    const struct pack_version *version = packs_find_version(request, catalogue_view(packs));
     const struct auth_claims *claims = auth_claims_of(request);
     struct download_options options = { .is_versioned =
                                             http_path_part(request, "version").at != NULL };
@@ -47,6 +48,6 @@ void api_download(struct http_request *request, void *state)
     if (claims != NULL)
         options.user = claims->issuer;
     options.modified_s =
-        options.is_versioned ? (uint64_t)version->published_s : changed_s(state, version->pack);
-    download_serve(request, state, version, &options);
+        options.is_versioned ? (uint64_t)version->published_s : changed_s(packs, version->pack);
+    download_serve(request, packs, version, &options);
 }

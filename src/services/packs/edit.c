@@ -173,10 +173,10 @@ static void on_edited(struct http_request *request, const struct tr_event *event
     edit_unref(edit);
 }
 
-void edit_call(struct http_request *request, void *state, const struct edit_kind *kind)
+void edit_call(struct http_request *request)
 {
-    struct packs_request *asked = packs_request_start(request, state);
-    struct edit *edit = asked == NULL ? NULL : edit_create(request, kind);
+    struct packs_request *asked = packs_request_start(request);
+    struct edit *edit = asked == NULL ? NULL : edit_create(request, http_route(request)->extra);
     struct edit_message message = { edit };
 
     if (edit == NULL)

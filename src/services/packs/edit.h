@@ -60,9 +60,9 @@ struct edit {
     struct buffer answer; /* JSON */
 };
 
-/* Run a call that is an edit: read the path and the parameters, hand the edit to the catalogue, and
- * answer the request with the result. */
-void edit_call(struct http_request *request, void *state, const struct edit_kind *kind);
+/* Run a call that is an edit, whose kind is `extra` of the route: read the path and the parameters,
+ * hand the edit to the catalogue, and answer the request with the result. */
+void edit_call(struct http_request *request);
 
 /* Create an edit without parameters, with one reference. Returns NULL after answering 503. */
 struct edit *edit_create(struct http_request *request, const struct edit_kind *kind);

@@ -6,20 +6,19 @@
 
 enum { ANSWER_MAX = 16 << 20 };
 
-struct packs_request *packs_request_start(struct http_request *request, void *state)
+struct packs_request *packs_request_start(struct http_request *request)
 {
     struct packs_request *asked = http_alloc(request, sizeof *asked);
-    /* On the admin listener requests belong to the listener itself, which has checked the token. */
-    bool is_public = http_service(request) == state;
+    /* The admin listener has checked its token itself: there the route has no gate. */
+    bool has_gate = http_route(request)->gate != NULL;
 
-    tr_assert(state != NULL);
     if (asked == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return NULL;
     }
-    asked->packs = state;
-    asked->actor = is_public ? SPAN("") : SPAN("admin token");
-    if (is_public && http_route(request)->gate != NULL)
+    asked->packs = http_service(request);
+    asked->actor = has_gate ? SPAN("") : SPAN("admin token");
+    if (has_gate)
         asked->claims = auth_claims_of(request);
     if (asked->claims != NULL)
         asked->actor = asked->claims->issuer;
@@ -59,26 +58,26 @@ const struct pack_version *packs_find_version(
     return version;
 }
 
-void packs_read_call(
-    struct http_request *request, void *state, packs_put_fn put, enum packs_read_cache cache)
+void packs_read_call(struct http_request *request)
 {
+    const struct packs_read_kind *kind = http_route(request)->extra;
     struct packs_read read = { .request = request, .body = { .size_max = ANSWER_MAX } };
 
-    if (packs_request_start(request, state) == NULL)
+    if (packs_request_start(request) == NULL)
         return;
-    read.packs = state;
-    read.view = catalogue_view(state);
+    read.packs = http_service(request);
+    read.view = catalogue_view(read.packs);
     read.writer = json_writer(&read.body);
     json_put_object(&read.writer, NULL);
-    if (!put(&read)) {
+    if (!kind->put(&read)) {
         buffer_free(&read.body);
         return;
     }
     json_put_end(&read.writer);
     tr_assert(read.writer.depth == 0);
-    if (cache == READ_NO_STORE)
+    if (kind->cache == READ_NO_STORE)
         http_add_header(request, "Cache-Control", SPAN("no-store"));
-    if (cache == READ_TAGGED)
+    if (kind->cache == READ_TAGGED)
         rest_respond_tagged(request, &read.body);
     else
         rest_respond(request, &read.body);

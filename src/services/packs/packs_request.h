@@ -16,7 +16,7 @@ struct packs_request {
 
 /* Attach the caller's facts to the request; they live as long as it. Returns NULL after answering
  * 503. The functions that run later find them with packs_request_of. */
-struct packs_request *packs_request_start(struct http_request *request, void *state);
+struct packs_request *packs_request_start(struct http_request *request);
 struct packs_request *packs_request_of(const struct http_request *request);
 
 /* Find the pack of the path's {name}, as everybody may see it, and the version of {version} or, in
@@ -38,7 +38,11 @@ struct packs_read {
 };
 /* Write the members of the answer. Returns false after answering the request itself. */
 typedef bool (*packs_put_fn)(struct packs_read *read);
-void packs_read_call(
-    struct http_request *request, void *state, packs_put_fn put, enum packs_read_cache cache);
+/* `extra` of such a route. */
+struct packs_read_kind {
+    packs_put_fn put;
+    enum packs_read_cache cache;
+};
+void packs_read_call(struct http_request *request);
 
 #endif

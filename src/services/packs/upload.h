@@ -115,10 +115,10 @@ size_t upload_write_size(uint64_t offset, size_t size);
  *                                                body_max UPLOAD_BODY_MAX
  *   POST   uploads/{id}/finish    no body; HTTP_ROUTE_LONG */
 #define UPLOAD_BODY_MAX ((size_t)1 << 42)
-void api_create_upload(struct http_request *request, void *state);
-void api_get_upload(struct http_request *request, void *state);
-void api_patch_upload(struct http_request *request, void *state);
-void api_delete_upload(struct http_request *request, void *state);
-void api_finish_upload(struct http_request *request, void *state);
+void api_create_upload(struct http_request *request);
+void api_get_upload(struct http_request *request);
+void api_patch_upload(struct http_request *request);
+void api_delete_upload(struct http_request *request);
+void api_finish_upload(struct http_request *request);
 
 #endif

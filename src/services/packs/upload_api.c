@@ -147,13 +147,12 @@ static void ask_uploads(struct http_request *request, struct upload_job *job, ht
 }
 
 /* Create a job for the upload of the path. Returns NULL after answering. */
-static struct upload_job *job_of_path(
-    struct http_request *request, void *state, enum upload_action action)
+static struct upload_job *job_of_path(struct http_request *request, enum upload_action action)
 {
     char id[UPLOAD_ID_CHARS + 1];
     struct upload_job *job;
 
-    if (packs_request_start(request, state) == NULL || !read_id(request, id))
+    if (packs_request_start(request) == NULL || !read_id(request, id))
         return NULL;
     job = upload_job_create(action);
     if (job == NULL)
@@ -173,9 +172,9 @@ static void on_upload(struct http_request *request, const struct tr_event *event
     upload_job_unref(job);
 }
 
-void api_get_upload(struct http_request *request, void *state)
+void api_get_upload(struct http_request *request)
 {
-    struct upload_job *job = job_of_path(request, state, UPLOAD_LOOK);
+    struct upload_job *job = job_of_path(request, UPLOAD_LOOK);
 
     if (job != NULL)
         ask_uploads(request, job, on_upload);
@@ -191,9 +190,9 @@ static void on_deleted(struct http_request *request, const struct tr_event *even
     upload_job_unref(job);
 }
 
-void api_delete_upload(struct http_request *request, void *state)
+void api_delete_upload(struct http_request *request)
 {
-    struct upload_job *job = job_of_path(request, state, UPLOAD_DELETE);
+    struct upload_job *job = job_of_path(request, UPLOAD_DELETE);
 
     if (job != NULL)
         ask_uploads(request, job, on_deleted);
@@ -216,9 +215,9 @@ static void on_finished(struct http_request *request, const struct tr_event *eve
     upload_job_unref(job);
 }
 
-void api_finish_upload(struct http_request *request, void *state)
+void api_finish_upload(struct http_request *request)
 {
-    struct upload_job *job = job_of_path(request, state, UPLOAD_FINISH);
+    struct upload_job *job = job_of_path(request, UPLOAD_FINISH);
 
     if (job == NULL)
         return;
@@ -309,7 +308,7 @@ static bool place_facts(struct http_request *request, struct upload_facts *facts
     return false;
 }
 
-void api_create_upload(struct http_request *request, void *state)
+void api_create_upload(struct http_request *request)
 {
     struct rest_value values[REST_PARAMS_MAX];
     struct upload_facts facts = { 0 };
@@ -317,7 +316,7 @@ void api_create_upload(struct http_request *request, void *state)
     struct json_expect expect;
     struct upload_job *job;
 
-    if (packs_request_start(request, state) == NULL || !rest_read_body(request, &doc, &expect))
+    if (packs_request_start(request) == NULL || !rest_read_body(request, &doc, &expect))
         return;
     rest_read_members(&expect, create_params, values);
     if (expect.failed)
@@ -506,9 +505,9 @@ static bool read_headers(struct http_request *request, uint64_t *ret_offset, uin
     return false;
 }
 
-void api_patch_upload(struct http_request *request, void *state)
+void api_patch_upload(struct http_request *request)
 {
-    struct packs_request *asked = packs_request_start(request, state);
+    struct packs_request *asked = packs_request_start(request);
     struct receiver *receiver = asked == NULL ? NULL : http_alloc(request, sizeof *receiver);
     struct upload_message message;
     uint64_t offset, length;

@@ -334,8 +334,8 @@ static void on_status(struct http_request *request, const struct tr_event *event
     respond_users(request, &writer);
 }
 
-static void ask_about(struct http_request *request, struct users *users, enum user_job_kind kind,
-    uint32_t limit, http_then_fn then)
+static void ask_about(
+    struct http_request *request, enum user_job_kind kind, uint32_t limit, http_then_fn then)
 {
     struct span user = http_path_part(request, "user");
     struct user_job *job = NULL;
@@ -350,7 +350,7 @@ static void ask_about(struct http_request *request, struct users *users, enum us
         return;
     }
     job->limit = limit;
-    ask_user(request, users, job, then);
+    ask_user(request, http_service(request), job, then);
 }
 
 static const struct rest_param conflict_params[] = {
@@ -358,51 +358,37 @@ static const struct rest_param conflict_params[] = {
     REST_PARAMS_END,
 };
 
-static void admin_conflicts(struct http_request *request, void *state)
+static void handle_conflicts(struct http_request *request)
 {
     struct rest_value limit[REST_PARAMS_MAX];
 
     if (rest_read_query(request, conflict_params, limit))
-        ask_about(request, state, USER_CONFLICTS, (uint32_t)limit[0].number, on_conflicts);
+        ask_about(request, USER_CONFLICTS, (uint32_t)limit[0].number, on_conflicts);
 }
 
-static void admin_status(struct http_request *request, void *state)
+static void handle_status(struct http_request *request)
 {
-    ask_about(request, state, USER_STATUS, 0, on_status);
-}
-
-/* The same calls for an administrator's session, on the public listener. */
-static void session_conflicts(struct http_request *request)
-{
-    admin_conflicts(request, http_service(request));
-}
-
-static void session_status(struct http_request *request)
-{
-    admin_status(request, http_service(request));
+    ask_about(request, USER_STATUS, 0, on_status);
 }
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-#define PATH_CONFLICTS "/v1/admin/sync/conflicts/{user}"
-#define PATH_STATUS "/v1/admin/users/{user}/sync_status"
-#define ROUTE(method_, path_, handle_, body_max_, role_)                                           \
+enum { FIRST_FOR_ADMINS = 2 };
+#define ROUTE(method_, path_, handle_, body_max_, flags_, role_)                                   \
     {                                                                                              \
         .method = (method_), .path = (path_), .handle = (handle_), .gate = auth_gate,              \
-        .body_max = (body_max_),                                                                   \
+        .body_max = (body_max_), .flags = (flags_),                                                \
         .demand = &(const struct auth_demand){ .session = true, .role = (role_) },                 \
     }
 
+/* The calls of administrators are on both listeners. */
 static const struct http_route routes[] = {
-    ROUTE(HTTP_POST, "/v1/sync/push", handle_push, USER_PUSH_BODY_MAX, NULL),
-    ROUTE(HTTP_POST, "/v1/sync/pull", handle_pull, SMALL_BODY, NULL),
-    ROUTE(HTTP_GET, PATH_CONFLICTS, session_conflicts, 0, "admin"),
-    ROUTE(HTTP_GET, PATH_STATUS, session_status, 0, "admin"),
-};
-
-static const struct service_admin_route admin_routes[] = {
-    { .method = HTTP_GET, .path = PATH_CONFLICTS, .handle = admin_conflicts, .is_private = true },
-    { .method = HTTP_GET, .path = PATH_STATUS, .handle = admin_status, .is_private = true },
+    ROUTE(HTTP_POST, "/v1/sync/push", handle_push, USER_PUSH_BODY_MAX, 0, NULL),
+    ROUTE(HTTP_POST, "/v1/sync/pull", handle_pull, SMALL_BODY, 0, NULL),
+    [FIRST_FOR_ADMINS] = ROUTE(HTTP_GET, "/v1/admin/sync/conflicts/{user}", handle_conflicts, 0,
+        HTTP_ROUTE_PRIVATE, "admin"),
+    ROUTE(HTTP_GET, "/v1/admin/users/{user}/sync_status", handle_status, 0, HTTP_ROUTE_PRIVATE,
+        "admin"),
 };
 
 const struct service users_service = {
@@ -413,6 +399,6 @@ const struct service users_service = {
     .migration_count = USERS_MIGRATIONS,
     .start = users_start,
     .stop = users_stop,
-    .admin_routes = admin_routes,
-    .admin_route_count = sizeof admin_routes / sizeof admin_routes[0],
+    .admin_routes = &routes[FIRST_FOR_ADMINS],
+    .admin_route_count = sizeof routes / sizeof routes[0] - FIRST_FOR_ADMINS,
 };

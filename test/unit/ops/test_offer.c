@@ -13,18 +13,18 @@
 #include "ops/service.h"
 #include "web.h"
 
-static void tell(struct http_request *request, void *state)
+static void tell(struct http_request *request)
 {
-    http_respond(request, 200, "text/plain", span_of(state));
+    http_respond(request, 200, "text/plain", span_of(http_service(request)));
 }
 
-static void tell_body(struct http_request *request, void *state)
+static void tell_body(struct http_request *request)
 {
     char text[128];
     struct span name = http_path_part(request, "name"), body = http_body(request);
 
-    (void)snprintf(text, sizeof text, "%s: %.*s is %.*s", (const char *)state, (int)name.size,
-        name.at, (int)body.size, body.at);
+    (void)snprintf(text, sizeof text, "%s: %.*s is %.*s", (const char *)http_service(request),
+        (int)name.size, name.at, (int)body.size, body.at);
     http_respond(request, 200, "text/plain", span_of(text));
 }
 
@@ -38,9 +38,8 @@ static bool on_piece(struct http_request *request, const char *bytes, size_t siz
 
 static sem_t streaming;
 
-static void take_stream(struct http_request *request, void *state)
+static void take_stream(struct http_request *request)
 {
-    (void)state;
     http_on_body(request, on_piece);
     CHECK_EQ_INT(sem_post(&streaming), 0);
 }
@@ -84,11 +83,10 @@ static void said_later(struct http_request *request, const struct tr_event *even
         http_respond_shed(request, 503, 1, "later");
 }
 
-static void say_later(struct http_request *request, void *state)
+static void say_later(struct http_request *request)
 {
     struct later_message message = { 0 };
 
-    (void)state;
     CHECK_EQ_INT(http_ask(request, later_sender, &message, sizeof message, said_later), 0);
 }
 
@@ -97,7 +95,7 @@ static void say_later(struct http_request *request, void *state)
     {                                                                                              \
         .method = HTTP_GET, .path = "/v1/same/" #n, .handle = tell                                 \
     }
-static const struct service_admin_route offered[] = {
+static const struct http_route offered[] = {
     { .method = HTTP_GET, .path = "/v1/things/{id}", .handle = tell },
     { .method = HTTP_POST, .path = "/v1/things", .handle = tell },
     { .method = HTTP_PUT, .path = "/v1/things/{name}", .handle = tell_body, .body_max = 16 },
@@ -107,8 +105,8 @@ static const struct service_admin_route offered[] = {
         .body_max = 1 << 20,
         .flags = HTTP_ROUTE_STREAM | HTTP_ROUTE_LONG },
     { .method = HTTP_GET, .path = "/v1/later", .handle = say_later },
-    { .method = HTTP_GET, .path = "/v1/secrets", .handle = tell, .is_private = true },
-    { .method = HTTP_HEAD, .path = "/v1/secrets", .handle = tell, .is_private = true },
+    { .method = HTTP_GET, .path = "/v1/secrets", .handle = tell, .flags = HTTP_ROUTE_PRIVATE },
+    { .method = HTTP_HEAD, .path = "/v1/secrets", .handle = tell, .flags = HTTP_ROUTE_PRIVATE },
     SAME(1),
     SAME(2),
     SAME(3),

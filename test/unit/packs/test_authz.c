@@ -139,7 +139,7 @@ TEST_LONG(authz, the_admin_listener_asks_for_the_token, 60)
     site_add_pack(&site, "core", "1.0.0", "one");
     before = changes(&site);
     for (size_t i = 0; i < packs_service.admin_route_count; i++) {
-        const struct service_admin_route *route = &packs_service.admin_routes[i];
+        const struct http_route *route = &packs_service.admin_routes[i];
         bool is_read = route->method == HTTP_GET;
 
         for (size_t j = 0; j < sizeof private / sizeof private[0]; j++)

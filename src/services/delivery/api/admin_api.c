@@ -65,17 +65,17 @@ static void show_convo(
     http_respond_shed(request, 503, 1, "busy");
 }
 
-static void handle_path(struct http_request *request, void *state)
+static void handle_path(struct http_request *request)
 {
-    show_convo(request, state, http_path_part(request, "id"));
+    show_convo(request, http_service(request), http_path_part(request, "id"));
 }
 
-static void handle_query(struct http_request *request, void *state)
+static void handle_query(struct http_request *request)
 {
     struct span id = { NULL, 0 };
 
     (void)http_parameter(request, "id", &id);
-    show_convo(request, state, id);
+    show_convo(request, http_service(request), id);
 }
 
 /* ---- compact -------------------------------------------------------------------------------- */
@@ -138,13 +138,13 @@ static void retention_done_now(struct http_request *request, const struct tr_eve
     http_respond_lost(request, event->status, true, "retention");
 }
 
-static void handle_compact(struct http_request *request, void *state)
+static void handle_compact(struct http_request *request)
 {
     struct retention_message message = { .kept_s = -1 };
     struct compaction *compaction = http_alloc(request, sizeof *compaction);
 
     if (compaction != NULL) {
-        compaction->delivery = state;
+        compaction->delivery = http_service(request);
         http_set_data(request, compaction);
         if (http_ask(request, compaction->delivery->retention, &message, sizeof message,
                 retention_done_now) == 0)
@@ -251,10 +251,10 @@ static void walk_on(struct http_request *request, struct verification *verificat
     verification_end(verification);
 }
 
-static void handle_verify(struct http_request *request, void *state)
+static void handle_verify(struct http_request *request)
 {
     struct verification *verification = http_alloc(request, sizeof *verification);
-    struct delivery *delivery = state;
+    struct delivery *delivery = http_service(request);
 
     if (verification == NULL) {
         http_respond_shed(request, 503, 1, "busy");
@@ -363,7 +363,7 @@ static void read_audit_cursor(struct json_expect *expect, struct param_value *cu
     }
 }
 
-static void handle_audit(struct http_request *request, void *state)
+static void handle_audit(struct http_request *request)
 {
     static const struct param params[] = {
         [AUDIT_LIMIT] = PARAM_LIMIT(AUDIT_PAGE_MAX, 100),
@@ -383,13 +383,13 @@ static void handle_audit(struct http_request *request, void *state)
         http_respond_shed(request, 503, 1, "busy");
         return;
     }
-    *page = (struct audit_page){ state, (uint32_t)values[AUDIT_LIMIT].number };
+    *page = (struct audit_page){ http_service(request), (uint32_t)values[AUDIT_LIMIT].number };
     if (admin_enter(request, &page->delivery->audits_running, AUDITS_MAX))
         db_query_start_with(
             request, &page->delivery->calls, audit_unit(values), true, audit_read, page, audit_end);
 }
 
-const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
+const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
     { .method = HTTP_GET, .path = "/v1/convos/{id}", .handle = handle_path },
     { .method = HTTP_GET, .path = "/v1/convos", .handle = handle_query },
     { .method = HTTP_POST,
@@ -403,5 +403,5 @@ const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = 
     { .method = HTTP_GET,
         .path = "/v1/delivery/audit",
         .handle = handle_audit,
-        .is_private = true },
+        .flags = HTTP_ROUTE_PRIVATE },
 };

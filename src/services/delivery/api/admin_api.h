@@ -19,6 +19,6 @@ enum {
     AUDITS_MAX = 8,         /* pages of the audit log that are being read */
     AUDIT_PAGE_MAX = 500,   /* entries of one */
 };
-extern const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES];
+extern const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES];
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* act_subscribe.c: opens an event stream. `member` asks first whether the caller may, so that the
  * connection can still answer with an error; `subscribe` then hands the open stream over. */
-#include "base/alloc.h"
 #include "services/delivery/convo/convo.h"
 
 static enum convo_plan member_plan(struct convo *convo, struct convo_op *op)
@@ -50,7 +49,7 @@ const struct act_type subscribe_act_type = {
 
 static void listening_fini(struct act *act)
 {
-    base_free(act_listening(act)->dids);
+    sql_unit_destroy(act_listening(act)->devices);
 }
 
 /* A sleeping conversation has no subscribers: then the answer is empty. */

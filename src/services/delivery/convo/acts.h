@@ -103,11 +103,10 @@ struct subscribe_act {
 extern const struct act_type member_act_type; /* is the caller a member? Sets seq */
 extern const struct act_type subscribe_act_type;
 
-/* Which of `dids` have an open stream? One byte each in the answer. */
+/* Which accounts have an open stream? One byte for each row in the answer. */
 struct listening_act {
     struct act act;
-    struct span *dids; /* owned */
-    uint32_t count;
+    struct sql_unit *devices; /* owned: the first column of its first step has the DIDs */
 };
 extern const struct act_type listening_act_type;
 

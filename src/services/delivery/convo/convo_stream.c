@@ -400,8 +400,9 @@ void convo_stream_answer_listening(const struct convo *convo, struct listening_a
 {
     char *marks = mark_listeners(convo);
 
-    for (uint32_t i = 0; i < listening->count; i++) {
-        const struct member *member = roster_find(&convo->roster, listening->dids[i]);
+    for (uint32_t row = 0; row < sql_unit_rows(listening->devices, 0); row++) {
+        const struct member *member =
+            roster_find(&convo->roster, sql_row_bytes(listening->devices, 0, row, 0));
         bool listens =
             marks != NULL && member != NULL && marks[member - convo->roster.members] != 0;
 

@@ -24,6 +24,7 @@
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
 #include "services/delivery/push/push_store.h"
+#include "sql/unit.h"
 #include "support/metric.h"
 
 enum {
@@ -41,23 +42,22 @@ static const uint64_t task_limit_ns = TR_SECONDS(10);
 const char *const push_platforms[PUSH_PLATFORMS + 1] = { "ios", "android", "web", NULL };
 
 static struct metric metrics[] = {
-    { "troupe_delivery_push_sent_total", NULL, "Wake-ups that the gateway took.", METRIC_COUNTER, 0,
-        NULL, NULL },
-    { "troupe_delivery_push_failed_total", NULL,
-        "Wake-ups that the gateway refused, or did not answer for.", METRIC_COUNTER, 0, NULL,
-        NULL },
-    { "troupe_delivery_push_dropped_total", NULL,
-        "News and wake-ups that there was no room, or no answer of the database, for.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_push_forgotten_total", NULL,
-        "Push tokens that the gateway called gone, and that were deleted.", METRIC_COUNTER, 0, NULL,
-        NULL },
+    METRIC(COUNTER, "troupe_delivery_push_sent_total", NULL, "Wake-ups that the gateway took."),
+    METRIC(COUNTER, "troupe_delivery_push_failed_total", NULL,
+        "Wake-ups that the gateway refused, or did not answer for."),
+    METRIC(COUNTER, "troupe_delivery_push_dropped_total", NULL,
+        "News and wake-ups that there was no room, or no answer of the database, for."),
+    METRIC(COUNTER, "troupe_delivery_push_forgotten_total", NULL,
+        "Push tokens that the gateway called gone, and that were deleted."),
 };
 enum { SENT, FAILED, DROPPED, FORGOTTEN };
 
+/* A conversation's key is c and its id. Its value is the account that stored something; empty if
+ * several accounts did. A device's key is d and DID#device, and it has no value. */
+
 struct push_message {
-    size_t convo_size, sender_size;
-    char text[ACT_CONVO_SIZE_MAX + DID_SIZE_MAX];
+    size_t key_size, sender_size;
+    char text[1 + ACT_CONVO_SIZE_MAX + DID_SIZE_MAX];
 };
 
 enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_TOKEN, STAGE_POST, STAGE_FORGET };
@@ -65,11 +65,11 @@ enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_TOKEN, STAGE_POST, S
 struct push_task {
     enum stage stage;
     struct push_item *item;
-    struct buffer value; /* a copy of the item's value at the start; for a device: its token */
-    uint32_t platform;
-    struct buffer did, device; /* the last row read: the next read continues after it */
-    struct sql_unit *devices;  /* while the conversation is asked for listeners */
-    struct act *question;
+    struct span convo;       /* of a conversation: its id; into the item's key */
+    struct span did, device; /* of a device: likewise */
+    struct buffer value;     /* the item's value at the start; for a device: its token */
+    struct sql_unit *rows;   /* read last */
+    struct act *question;    /* which accounts of the rows listen? */
 };
 
 struct push {
@@ -82,40 +82,10 @@ struct push {
     bool is_timed; /* a timer runs for the item whose rest ends first */
 };
 
-/* ---- keys and values ------------------------------------------------------------------------ */
-
-/* A conversation's key is c and its id. Its value is the account that stored something; empty if
- * several accounts did. A device's key is d and DID#device, and it has no value. */
-
-static void put_device_key(struct buffer *key, struct span did, struct span device)
+/* Wants an item; counts it if there is no room. */
+static void push_want(struct push *push, struct span key, struct span value)
 {
-    buffer_text(key, "d");
-    buffer_span(key, did);
-    buffer_text(key, "#");
-    buffer_span(key, device);
-}
-
-static struct span id_of(const struct push_item *item)
-{
-    return (struct span){ item->key.at + 1, item->key.size - 1 };
-}
-
-/* A device's id has no # in it. */
-static void split_device_key(
-    const struct push_task *task, struct span *ret_did, struct span *ret_device)
-{
-    struct span id = id_of(task->item);
-    const char *hash = memrchr(id.at, '#', id.size);
-
-    tr_assert(hash != NULL);
-    *ret_did = (struct span){ id.at, (size_t)(hash - id.at) };
-    *ret_device = (struct span){ hash + 1, id.size - ret_did->size - 1 };
-}
-
-static void push_want(struct push *push, const struct buffer *key, struct span value)
-{
-    if (key->failed != 0 ||
-        push_queue_want(&push->queue, (struct span){ key->bytes, key->size }, value, 0) < 0)
+    if (push_queue_want(&push->queue, key, value, 0) < 0)
         metric_add(&metrics[DROPPED], 1);
 }
 
@@ -123,15 +93,14 @@ static void push_want(struct push *push, const struct buffer *key, struct span v
 
 static uint32_t tag_of(const struct push *push, const struct push_task *task)
 {
+    tr_assert(task >= push->tasks && task < push->tasks + TASKS_MAX);
     return (uint32_t)(task - push->tasks);
 }
 
 static void task_free(struct push_task *task)
 {
     buffer_free(&task->value);
-    buffer_free(&task->did);
-    buffer_free(&task->device);
-    sql_unit_destroy(task->devices);
+    sql_unit_destroy(task->rows);
     act_unref(task->question);
     *task = (struct push_task){ .stage = STAGE_NONE };
 }
@@ -154,111 +123,85 @@ static void task_submit(struct push *push, struct tr_context *ctx, struct push_t
 {
     const struct sql_submit_options options = { .tag = tag_of(push, task),
         .timeout_ns = task_limit_ns };
-    int rc = TR_ENOMEM;
+    int rc = stage == STAGE_FORGET ? sql_write(ctx, &push->sql, unit, &options)
+                                   : sql_read(ctx, &push->sql, unit, &options);
 
     task->stage = stage;
-    if (unit != NULL)
-        rc = stage == STAGE_FORGET ? sql_write(ctx, &push->sql, unit, &options)
-                                   : sql_read(ctx, &push->sql, unit, &options);
     if (rc < 0) {
         sql_unit_destroy(unit);
         task_drop(push, ctx, task);
     }
 }
 
-/* ---- a conversation ------------------------------------------------------------------------- */
-
-/* Returns the text of a buffer, with an address even if it is empty. */
-static struct span text_of(const struct buffer *buffer)
+/* Returns the task's value, with an address even if it is empty. */
+static struct span value_of(const struct push_task *task)
 {
-    return buffer->size == 0 ? SPAN("") : (struct span){ buffer->bytes, buffer->size };
+    return task->value.size == 0 ? SPAN("") : (struct span){ task->value.bytes, task->value.size };
 }
 
+/* ---- a conversation ------------------------------------------------------------------------- */
+
+/* Reads the devices behind the last one that was read. */
 static void read_devices(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
+    uint32_t rows = task->rows == NULL ? 0 : sql_unit_rows(task->rows, 0);
     struct sql_unit *unit = sql_unit_create(0);
 
-    if (unit != NULL) {
-        sql_unit_step(unit, &push_find_devices, SQL_ROWS_ANY);
-        sql_unit_text(unit, id_of(task->item));
-        sql_unit_text(unit, text_of(&task->value));
-        sql_unit_int(unit, DEVICES_READ_MAX);
-        sql_unit_text(unit, text_of(&task->did));
-        sql_unit_text(unit, text_of(&task->device));
-    }
+    sql_unit_step(unit, &push_find_devices, SQL_ROWS_ANY);
+    sql_unit_text(unit, task->convo);
+    sql_unit_text(unit, value_of(task));
+    sql_unit_int(unit, DEVICES_READ_MAX);
+    sql_unit_text(unit, rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DID));
+    sql_unit_text(unit, rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DEVICE));
     task_submit(push, ctx, task, unit, STAGE_READ);
 }
 
-/* Returns true if the row is the first of its account. */
-static bool is_next_account(const struct sql_unit *devices, uint32_t row)
-{
-    return row == 0 || !span_equal(sql_row_bytes(devices, 0, row, ROW_DID),
-                           sql_row_bytes(devices, 0, row - 1, ROW_DID));
-}
-
-/* Creates the act that asks which accounts listen; it lists each account once. NULL when out of
- * memory. */
-static struct act *question_of(const struct sql_unit *devices)
-{
-    struct act *act = act_create(&listening_act_type, NULL);
-    struct listening_act *question;
-    uint32_t rows = sql_unit_rows(devices, 0);
-    size_t at = 0;
-
-    if (act == NULL)
-        return NULL;
-    question = act_listening(act);
-    question->dids = base_calloc((rows + 1) * sizeof *question->dids);
-    for (uint32_t row = 0; row < rows; row++)
-        if (is_next_account(devices, row))
-            buffer_span(&act->decoded, sql_row_bytes(devices, 0, row, ROW_DID));
-    if (question->dids == NULL || act->decoded.failed != 0) {
-        act_unref(act);
-        return NULL;
-    }
-    for (uint32_t row = 0; row < rows; row++)
-        if (is_next_account(devices, row)) {
-            size_t size = sql_row_bytes(devices, 0, row, ROW_DID).size;
-
-            question->dids[question->count++] = (struct span){ act->decoded.bytes + at, size };
-            at += size;
-        }
-    return act;
-}
-
-/* Queues the devices of accounts that do not listen. `listens` has a byte for each account; NULL:
- * none listens. */
+/* Queues the devices of accounts that do not listen, and reads on or ends the task. `listens` has a
+ * byte for each row; NULL: no account listens. */
 static void want_devices(
-    struct push *push, const struct sql_unit *devices, const struct buffer *listens)
+    struct push *push, struct tr_context *ctx, struct push_task *task, const struct buffer *listens)
 {
-    size_t account = 0;
+    uint32_t rows = sql_unit_rows(task->rows, 0);
+    struct buffer key = { 0 };
 
-    for (uint32_t row = 0; row < sql_unit_rows(devices, 0); row++) {
-        struct buffer key = { 0 };
+    for (uint32_t row = 0; row < rows; row++) {
+        struct span did = sql_row_bytes(task->rows, 0, row, ROW_DID);
+        struct span device = sql_row_bytes(task->rows, 0, row, ROW_DEVICE);
 
-        account += row > 0 && is_next_account(devices, row);
-        if (listens != NULL && account < listens->size && listens->bytes[account] != 0)
+        if (listens != NULL && row < listens->size && listens->bytes[row] != 0)
             continue;
-        put_device_key(&key, sql_row_bytes(devices, 0, row, ROW_DID),
-            sql_row_bytes(devices, 0, row, ROW_DEVICE));
-        push_want(push, &key, SPAN(""));
-        buffer_free(&key);
+        buffer_clear(&key);
+        buffer_format(&key, "d%.*s#%.*s", (int)did.size, did.at, (int)device.size, device.at);
+        if (key.failed == 0)
+            push_want(push, (struct span){ key.bytes, key.size }, SPAN(""));
+        else
+            metric_add(&metrics[DROPPED], 1);
     }
+    buffer_free(&key);
+    act_unref(task->question);
+    task->question = NULL;
+    if (rows < DEVICES_READ_MAX)
+        task_end(push, ctx, task);
+    else
+        read_devices(push, ctx, task);
 }
 
 /* Asks the conversation for listeners. Returns false if the conversation has no actor, so that
  * there are none, or if the question cannot be sent. */
 static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    struct span id = id_of(task->item);
     struct act_message message;
     tr_sender convo;
     int rc = TR_ENOMEM;
 
-    if (tr_registry_find(push->delivery->convos, id.at, id.size, "push", &convo) < 0)
+    tr_assert(task->question == NULL);
+    if (tr_registry_find(push->delivery->convos, task->convo.at, task->convo.size, "push", &convo) <
+        0)
         return false;
-    task->question = question_of(task->devices);
+    task->question = act_create(&listening_act_type, NULL);
     if (task->question != NULL) {
+        sql_unit_hold(task->rows);
+        act_listening(task->question)->devices = task->rows;
         message = (struct act_message){ .act = act_ref(task->question) };
         rc = tr_ask(ctx, convo, &message, sizeof message,
             &(struct tr_ask_options){ .tag = tag_of(push, task), .timeout_ns = task_limit_ns });
@@ -270,73 +213,46 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
     return rc == 0;
 }
 
-/* Reads the next page of devices, or ends the task after the last one. The devices of this page are
- * queued already. */
-static void read_on(struct push *push, struct tr_context *ctx, struct push_task *task)
+static void devices_read(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    uint32_t rows = sql_unit_rows(task->devices, 0);
-
-    if (rows < DEVICES_READ_MAX) {
-        task_end(push, ctx, task);
-        return;
-    }
-    buffer_clear(&task->did);
-    buffer_clear(&task->device);
-    buffer_span(&task->did, sql_row_bytes(task->devices, 0, rows - 1, ROW_DID));
-    buffer_span(&task->device, sql_row_bytes(task->devices, 0, rows - 1, ROW_DEVICE));
-    sql_unit_destroy(task->devices);
-    act_unref(task->question);
-    task->devices = NULL;
-    task->question = NULL;
-    if (task->did.failed != 0 || task->device.failed != 0)
-        task_drop(push, ctx, task);
-    else
-        read_devices(push, ctx, task);
-}
-
-static void devices_read(
-    struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
-{
-    if (sql_unit_status(unit) != 0) {
-        sql_unit_destroy(unit);
-        task_drop(push, ctx, task);
-        return;
-    }
-    task->devices = unit;
-    if (sql_unit_rows(unit, 0) > 0 && ask_who_listens(push, ctx, task))
-        return;
-    want_devices(push, unit, NULL);
-    read_on(push, ctx, task);
-}
-
-static void listening_told(
-    struct push *push, struct tr_context *ctx, struct push_task *task, const struct tr_event *event)
-{
-    want_devices(push, task->devices, event->status == 0 ? &task->question->answer : NULL);
-    read_on(push, ctx, task);
+    if (sql_unit_rows(task->rows, 0) == 0 || !ask_who_listens(push, ctx, task))
+        want_devices(push, ctx, task, NULL);
 }
 
 /* ---- a device ------------------------------------------------------------------------------- */
 
-SQL_STATEMENT(
-    forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
+static void read_token(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    struct sql_unit *unit = sql_unit_create(0);
 
-static void task_post(struct push *push, struct tr_context *ctx, struct push_task *task)
+    sql_unit_step(unit, &push_find_token, SQL_ROWS_ANY);
+    sql_unit_text(unit, task->did);
+    sql_unit_text(unit, task->device);
+    task_submit(push, ctx, task, unit, STAGE_TOKEN);
+}
+
+static void token_read(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     static const char *const headers[] = { "Content-Type: application/json", NULL };
     struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
-    struct span did, device;
+    int64_t platform;
     int rc;
 
-    split_device_key(task, &did, &device);
+    if (sql_unit_rows(task->rows, 0) != 1) { /* the device has unregistered it */
+        task_end(push, ctx, task);
+        return;
+    }
+    platform = sql_row_int(task->rows, 0, 0, ROW_PLATFORM);
+    rc = buffer_span(&task->value, sql_row_bytes(task->rows, 0, 0, ROW_TOKEN));
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "token", text_of(&task->value));
-    json_put_text(&writer, "platform", push_platforms[task->platform % PUSH_PLATFORMS]);
-    json_put_string(&writer, "deviceId", device);
+    json_put_string(&writer, "token", value_of(task));
+    json_put_text(&writer, "platform", push_platforms[(uint64_t)platform % PUSH_PLATFORMS]);
+    json_put_string(&writer, "deviceId", task->device);
     json_put_end(&writer);
     task->stage = STAGE_POST;
-    rc = body.failed;
+    if (rc == 0)
+        rc = body.failed;
     if (rc == 0)
         rc = http_client_ask(ctx, push->delivery->push_client,
             &(struct http_client_request){ .method = "POST",
@@ -350,51 +266,14 @@ static void task_post(struct push *push, struct tr_context *ctx, struct push_tas
         task_drop(push, ctx, task);
 }
 
-static void read_token(struct push *push, struct tr_context *ctx, struct push_task *task)
-{
-    struct sql_unit *unit = sql_unit_create(0);
-    struct span did, device;
-
-    split_device_key(task, &did, &device);
-    if (unit != NULL) {
-        sql_unit_step(unit, &push_find_token, SQL_ROWS_ANY);
-        sql_unit_text(unit, did);
-        sql_unit_text(unit, device);
-    }
-    task_submit(push, ctx, task, unit, STAGE_TOKEN);
-}
-
-static void token_read(
-    struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
-{
-    bool is_read = sql_unit_status(unit) == 0, is_there = is_read && sql_unit_rows(unit, 0) == 1;
-
-    if (is_there) {
-        task->platform = (uint32_t)sql_row_int(unit, 0, 0, ROW_PLATFORM);
-        buffer_span(&task->value, sql_row_bytes(unit, 0, 0, ROW_TOKEN));
-    }
-    sql_unit_destroy(unit);
-    if (!is_read || task->value.failed != 0)
-        task_drop(push, ctx, task);
-    else if (is_there)
-        task_post(push, ctx, task);
-    else
-        task_end(push, ctx, task);
-}
-
 static void task_forget_token(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    struct span did, device;
-    struct sql_unit *unit;
+    struct sql_unit *unit = sql_unit_create(call_key(task->did));
 
-    split_device_key(task, &did, &device);
-    unit = sql_unit_create(call_key(did));
-    if (unit != NULL) {
-        sql_unit_step(unit, &forget_token, SQL_ROWS_ANY);
-        sql_unit_text(unit, did);
-        sql_unit_text(unit, device);
-        sql_unit_text(unit, text_of(&task->value));
-    }
+    sql_unit_step(unit, &push_forget_token, SQL_ROWS_ANY);
+    sql_unit_text(unit, task->did);
+    sql_unit_text(unit, task->device);
+    sql_unit_text(unit, value_of(task));
     task_submit(push, ctx, task, unit, STAGE_FORGET);
 }
 
@@ -432,17 +311,10 @@ static void task_posted(
     task_end(push, ctx, task);
 }
 
-static void task_forgot_token(
-    struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
+static void task_forgot_token(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    bool is_stored = sql_unit_status(unit) == 0;
-    int64_t count = is_stored ? sql_unit_changed(unit, 0) : 0;
+    int64_t count = sql_unit_changed(task->rows, 0);
 
-    sql_unit_destroy(unit);
-    if (!is_stored) {
-        task_drop(push, ctx, task);
-        return;
-    }
     metric_add(&metrics[FORGOTTEN], count);
     if (count == 0) /* the device has unregistered or replaced the token: try the new one */
         want_again(push, task, 0);
@@ -462,14 +334,23 @@ static struct push_task *free_task(struct push *push)
 static void task_start(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct push_item *item)
 {
+    const char *at = item->key.at + 1, *end = item->key.at + item->key.size;
+
     task->item = item;
     buffer_append(&task->value, item->value.bytes, item->value.size);
-    if (task->value.failed != 0)
+    if (task->value.failed != 0) {
         task_drop(push, ctx, task);
-    else if (item->key.at[0] == 'c')
+    } else if (item->key.at[0] == 'c') {
+        task->convo = (struct span){ at, (size_t)(end - at) };
         read_devices(push, ctx, task);
-    else
+    } else {
+        const char *hash = memrchr(at, '#', (size_t)(end - at)); /* a device's id has none */
+
+        tr_assert(hash != NULL);
+        task->did = (struct span){ at, (size_t)(hash - at) };
+        task->device = (struct span){ hash + 1, (size_t)(end - hash - 1) };
         read_token(push, ctx, task);
+    }
 }
 
 static void push_work(struct push *push, struct tr_context *ctx)
@@ -490,46 +371,40 @@ static void push_work(struct push *push, struct tr_context *ctx)
 static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory)
 {
     const struct push_message *message = memory;
-    struct span sender = { message->text + message->convo_size, message->sender_size };
-    struct buffer key = { 0 };
-    const struct push_item *item = NULL;
+    struct span key = { message->text, message->key_size };
+    struct span sender = { message->text + message->key_size, message->sender_size };
     struct push *push = self;
+    const struct push_item *item = push_queue_find(&push->queue, key);
 
-    buffer_text(&key, "c");
-    buffer_append(&key, message->text, message->convo_size);
-    if (key.failed == 0)
-        item = push_queue_find(&push->queue, (struct span){ key.bytes, key.size });
     if (item != NULL && item->is_wanted &&
         !span_equal((struct span){ item->value.bytes, item->value.size }, sender))
         sender = SPAN(""); /* two senders: exclude neither, so that each is told of the other */
-    push_want(push, &key, sender);
-    buffer_free(&key);
+    push_want(push, key, sender);
     push_work(push, ctx);
     return TR_GO;
 }
 
 static void task_goes_on(struct push *push, struct tr_context *ctx, const struct tr_event *event)
 {
+    static void (*const on_rows[])(
+        struct push * push, struct tr_context * ctx, struct push_task * task) = {
+        [STAGE_READ] = devices_read, [STAGE_TOKEN] = token_read, [STAGE_FORGET] = task_forgot_token
+    };
     struct push_task *task = &push->tasks[event->tag];
 
-    switch (task->stage) {
-    case STAGE_READ:
-        devices_read(push, ctx, task, sql_take(&push->sql, event));
-        break;
-    case STAGE_LISTENING:
-        listening_told(push, ctx, task, event);
-        break;
-    case STAGE_TOKEN:
-        token_read(push, ctx, task, sql_take(&push->sql, event));
-        break;
-    case STAGE_POST:
+    if (task->stage == STAGE_NONE)
+        return;
+    if (task->stage == STAGE_POST) {
         task_posted(push, ctx, task, event);
-        break;
-    case STAGE_FORGET:
-        task_forgot_token(push, ctx, task, sql_take(&push->sql, event));
-        break;
-    case STAGE_NONE:
-        break;
+    } else if (task->stage == STAGE_LISTENING) {
+        want_devices(push, ctx, task, event->status == 0 ? &task->question->answer : NULL);
+    } else {
+        sql_unit_destroy(task->rows);
+        task->rows = sql_take(&push->sql, event);
+        if (sql_unit_status(task->rows) != 0)
+            task_drop(push, ctx, task);
+        else
+            on_rows[task->stage](push, ctx, task);
     }
 }
 
@@ -652,14 +527,14 @@ void push_free(struct delivery *delivery)
 
 void push_send(const struct delivery *delivery, struct span convo, struct span sender)
 {
-    struct push_message message = { .convo_size = convo.size, .sender_size = sender.size };
+    struct push_message message = { .key_size = 1 + convo.size, .sender_size = sender.size };
 
-    if (convo.size > ACT_CONVO_SIZE_MAX || sender.size > DID_SIZE_MAX) {
-        metric_add(&metrics[DROPPED], 1);
-        return;
+    if (convo.size <= ACT_CONVO_SIZE_MAX && sender.size <= DID_SIZE_MAX) {
+        message.text[0] = 'c';
+        memcpy(message.text + 1, convo.at, convo.size);
+        memcpy(message.text + message.key_size, sender.at, sender.size);
+        if (tr_tell(delivery->push, &message, sizeof message) == 0)
+            return;
     }
-    memcpy(message.text, convo.at, convo.size);
-    memcpy(message.text + convo.size, sender.at, sender.size);
-    if (tr_tell(delivery->push, &message, sizeof message) < 0)
-        metric_add(&metrics[DROPPED], 1);
+    metric_add(&metrics[DROPPED], 1);
 }

@@ -9,6 +9,7 @@
 #include "services/delivery/push/push_queue.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 enum { BUCKETS = 4096 };
 
@@ -46,9 +47,12 @@ static void item_remove(struct push_queue *queue, struct push_item *item)
 {
     struct push_item **link = push_bucket(queue, item->key);
 
-    while (*link != item)
+    while (*link != item) {
+        tr_assert(*link != NULL); /* an item is in its bucket */
         link = &(*link)->next_same;
+    }
     *link = item->next_same;
+    tr_assert(queue->count > 0);
     queue->count--;
     item_free(item);
 }
@@ -73,18 +77,13 @@ void push_queue_fini(struct push_queue *queue)
     *queue = (struct push_queue){ 0 };
 }
 
-static struct push_item *item_find(const struct push_queue *queue, struct span key)
+struct push_item *push_queue_find(const struct push_queue *queue, struct span key)
 {
     struct push_item *item = *push_bucket(queue, key);
 
     while (item != NULL && !span_equal(item->key, key))
         item = item->next_same;
     return item;
-}
-
-const struct push_item *push_queue_find(const struct push_queue *queue, struct span key)
-{
-    return item_find(queue, key);
 }
 
 static struct push_item *item_new(struct push_queue *queue, struct span key)
@@ -105,7 +104,7 @@ static struct push_item *item_new(struct push_queue *queue, struct span key)
 
 int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries)
 {
-    struct push_item *item = item_find(queue, key);
+    struct push_item *item = push_queue_find(queue, key);
 
     if (item == NULL && queue->count >= queue->count_max)
         return TR_EFULL;
@@ -124,14 +123,17 @@ struct push_item *push_queue_next(struct push_queue *queue)
 {
     struct push_item *item = take_first(&queue->ready);
 
-    if (item != NULL)
+    if (item != NULL) {
+        tr_assert(item->is_wanted);
         item->is_wanted = false;
+    }
     return item;
 }
 
 void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t now_ns)
 {
     item->due_ns = now_ns + queue->interval_ns;
+    tr_assert(queue->resting.first == NULL || queue->resting.last->due_ns <= item->due_ns);
     list_append(&queue->resting, item);
 }
 

@@ -38,7 +38,7 @@ int push_queue_init(struct push_queue *queue, uint64_t interval_ns, uint32_t cou
 void push_queue_fini(struct push_queue *queue);
 
 /* Finds an item. NULL: it is not wanted, not running and not resting. */
-const struct push_item *push_queue_find(const struct push_queue *queue, struct span key);
+struct push_item *push_queue_find(const struct push_queue *queue, struct span key);
 /* Wants an item; the value replaces the one before. TR_EFULL, TR_ENOMEM. */
 int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries);
 /* Takes the oldest ready item; NULL: none. The item stays valid until push_queue_rest, but its

@@ -236,6 +236,43 @@ static enum convo_plan commit_plan(struct convo *convo, struct convo_op *op)
 
 /* ---- store, apply, answer ------------------------------------------------------------------- */
 
+/* The rows of a commit are the proposals of its bundle, the commit, and the application message that
+ * may come with it. Subscribers hear of them in this order. */
+static struct delivery_event commit_event(
+    const struct convo *convo, const struct convo_op *op, uint32_t row)
+{
+    const struct commit_act *commit = act_commit(op->act);
+    struct delivery_event event = { .convo = convo_span(convo),
+        .seq = op->before.seq + 1 + row,
+        .kind = MLS_PROPOSAL,
+        .base_epoch = op->before.epoch,
+        .epoch = op->before.epoch,
+        .created_ms = op->now_ms };
+
+    if (row < commit->proposal_count) {
+        event.bytes = commit->proposals[row].bytes;
+    } else if (row == commit->proposal_count) {
+        event.kind = MLS_COMMIT;
+        event.epoch = op->after.epoch;
+        event.bytes = commit->content.bytes;
+    } else {
+        event.kind = MLS_APPLICATION;
+        event.base_epoch = event.epoch = op->after.epoch;
+        event.bytes = commit->app_bytes;
+    }
+    return event;
+}
+
+static void store_row(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, uint32_t row)
+{
+    const struct commit_act *commit = act_commit(op->act);
+    const struct delivery_event event = commit_event(convo, op, row);
+
+    convo_store_log(convo, op, unit, &event,
+        row < commit->proposal_count ? commit->proposals[row].sha256 : commit->content.sha256);
+}
+
 static void commit_store(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
@@ -244,30 +281,13 @@ static void commit_store(
     tr_assert(op->after.epoch == op->before.epoch + 1);
     tr_assert(op->seq == op->before.seq + 1 + commit->proposal_count);
     convo_store_move(convo, op, unit, commit->content.mls.group_id);
-    for (uint32_t i = 0; i < commit->proposal_count; i++)
-        convo_store_log(convo, op, unit,
-            (struct convo_log_row){ .seq = op->before.seq + 1 + i,
-                .kind = MLS_PROPOSAL,
-                .epoch = op->before.epoch,
-                .sha256 = commit->proposals[i].sha256,
-                .bytes = commit->proposals[i].bytes });
-    convo_store_log(convo, op, unit,
-        (struct convo_log_row){ .seq = op->seq,
-            .kind = MLS_COMMIT,
-            .epoch = op->after.epoch,
-            .op = op->act->op,
-            .sha256 = commit->content.sha256,
-            .bytes = commit->content.bytes });
+    for (uint32_t i = 0; i <= commit->proposal_count; i++)
+        store_row(convo, op, unit, i);
     convo_store_members(convo, op, unit, commit->kind == COMMIT_JOIN ? &commit->invite : NULL);
     if (commit->info.bytes.size > 0)
         convo_store_group_info(convo, unit, commit->info.bytes, op->after.epoch);
     if (commit->app_bytes.size > 0)
-        convo_store_log(convo, op, unit,
-            (struct convo_log_row){ .seq = op->after.seq,
-                .kind = MLS_APPLICATION,
-                .epoch = op->after.epoch,
-                .sha256 = commit->content.sha256,
-                .bytes = commit->app_bytes });
+        store_row(convo, op, unit, commit->proposal_count + 1);
 }
 
 static void commit_apply(struct convo *convo, const struct convo_op *op)
@@ -293,46 +313,24 @@ static void commit_answer(const struct convo *convo, const struct convo_op *op)
 
 /* ---- tell ----------------------------------------------------------------------------------- */
 
-/* Tells the proposals that the request carries; subscribers need them before the commit. */
-static void tell_proposals(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+static void tell_row(
+    struct convo *convo, struct tr_context *ctx, const struct convo_op *op, uint32_t row)
 {
-    const struct commit_act *commit = act_commit(op->act);
+    const struct delivery_event event = commit_event(convo, op, row);
 
-    for (uint32_t i = 0; i < commit->proposal_count; i++)
-        convo_stream_tell(convo, ctx,
-            &(struct delivery_event){ .convo = convo_span(convo),
-                .seq = op->before.seq + 1 + i,
-                .kind = MLS_PROPOSAL,
-                .base_epoch = op->before.epoch,
-                .epoch = op->before.epoch,
-                .bytes = commit->proposals[i].bytes,
-                .created_ms = op->now_ms });
+    convo_stream_tell(convo, ctx, &event);
 }
 
 static void commit_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct commit_act *commit = act_commit(op->act);
-    struct delivery_event event = {
-        .convo = convo_span(convo),
-        .seq = op->seq,
-        .kind = MLS_COMMIT,
-        .base_epoch = op->before.epoch,
-        .epoch = op->after.epoch,
-        .bytes = commit->content.bytes,
-        .created_ms = op->now_ms,
-    };
 
-    tell_proposals(convo, ctx, op);
-    convo_stream_tell(convo, ctx, &event);
+    for (uint32_t i = 0; i <= commit->proposal_count; i++)
+        tell_row(convo, ctx, op, i);
     convo_stream_tell_members(convo, ctx, op, commit->kind == COMMIT_LEAVE);
     convo_stream_end_removed(convo, commit->members.removes, commit->members.remove_count);
-    if (commit->app_bytes.size == 0)
-        return;
-    event.seq = op->after.seq;
-    event.kind = MLS_APPLICATION;
-    event.base_epoch = op->after.epoch;
-    event.bytes = commit->app_bytes;
-    convo_stream_tell(convo, ctx, &event);
+    if (commit->app_bytes.size > 0)
+        tell_row(convo, ctx, op, commit->proposal_count + 1);
 }
 
 const struct act_type commit_act_type = {

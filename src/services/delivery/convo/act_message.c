@@ -70,29 +70,29 @@ static enum convo_plan proposal_plan(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
-static int kind_of(const struct act *act)
+static struct delivery_event message_event(const struct convo *convo, const struct convo_op *op)
 {
-    return act->type == &proposal_act_type ? MLS_PROPOSAL : MLS_APPLICATION;
+    const struct message_act *message = act_message(op->act);
+
+    return (struct delivery_event){ .convo = convo_span(convo),
+        .seq = act_has(op->act, ACT_TRANSIENT) ? 0 : op->seq,
+        .kind = op->act->type == &proposal_act_type ? MLS_PROPOSAL : MLS_APPLICATION,
+        .base_epoch = message->content.mls.epoch,
+        .epoch = message->content.mls.epoch,
+        .id = message->id,
+        .bytes = message->content.bytes,
+        .created_ms = op->now_ms };
 }
 
 static void message_store(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    const struct message_act *message = act_message(op->act);
-    /* An op that begins with msg: has the id already (LOG_MESSAGE_ID). */
-    bool has_id = span_starts(op->act->op, "msg:");
+    const struct delivery_event event = message_event(convo, op);
 
     tr_assert(op->after.seq == op->before.seq + 1);
     tr_assert(op->after.epoch == op->before.epoch);
     convo_store_move(convo, op, unit, (struct span){ NULL, 0 });
-    convo_store_log(convo, op, unit,
-        (struct convo_log_row){ .seq = op->after.seq,
-            .kind = kind_of(op->act),
-            .epoch = message->content.mls.epoch,
-            .op = op->act->op,
-            .message_id = has_id ? (struct span){ NULL, 0 } : message->id,
-            .sha256 = message->content.sha256,
-            .bytes = message->content.bytes });
+    convo_store_log(convo, op, unit, &event, op->act->content->sha256);
 }
 
 static void ephemeral_store(
@@ -118,17 +118,9 @@ static void message_answer(const struct convo *convo, const struct convo_op *op)
 
 static void message_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct message_act *message = act_message(op->act);
+    const struct delivery_event event = message_event(convo, op);
 
-    convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .seq = act_has(op->act, ACT_TRANSIENT) ? 0 : op->seq,
-            .kind = kind_of(op->act),
-            .base_epoch = message->content.mls.epoch,
-            .epoch = message->content.mls.epoch,
-            .id = message->id,
-            .bytes = message->content.bytes,
-            .created_ms = op->now_ms });
+    convo_stream_tell(convo, ctx, &event);
 }
 
 const struct act_type message_act_type = {

@@ -31,6 +31,45 @@ static struct metric metrics[] = {
 };
 enum { FORKS, REVOKED, RESETS };
 
+struct delivery_event recovery_notice(const struct convo *convo, const struct convo_op *op)
+{
+    struct delivery_event notice = { .convo = convo_span(convo),
+        .seq = op->after.seq,
+        .kind = LOG_REVOKE,
+        .base_epoch = op->after.epoch,
+        .epoch = op->after.epoch,
+        .created_ms = op->now_ms };
+
+    if (op->act->type == &reset_act_type) {
+        notice.kind = LOG_RESET;
+        notice.base_epoch = op->before.epoch;
+        notice.bytes = act_reset(op->act)->group;
+    } else {
+        const struct report_act *report = act_report(op->act);
+
+        notice.bytes = (struct span){ (const char *)report->sha256, sizeof report->sha256 };
+    }
+    return notice;
+}
+
+/* Plans the row of the log that tells of a revocation or reset. */
+static void plan_notice(const struct convo *convo, struct convo_op *op)
+{
+    const struct delivery_event notice = recovery_notice(convo, op);
+    unsigned char sha256[32];
+
+    op->after.seq++;
+    crypto_sha256(notice.bytes.at, notice.bytes.size, sha256);
+    convo_extend_chain(&op->after, notice.base_epoch, sha256);
+}
+
+static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct delivery_event notice = recovery_notice(convo, op);
+
+    convo_stream_tell(convo, ctx, &notice);
+}
+
 /* ---- confirmEpoch ---------------------------------------------------------------------------- */
 
 static enum convo_plan confirm_plan(struct convo *convo, struct convo_op *op)
@@ -190,17 +229,13 @@ static enum convo_plan plan_reported(const struct convo *convo, struct report_ac
 static enum convo_plan plan_revocation(
     const struct convo *convo, struct convo_op *op, struct report_act *report)
 {
-    unsigned char notice[32];
-
     tr_assert(convo->flying.first == NULL);
     tr_assert(op->after.confirmed < op->after.epoch);
     if (!list_added(convo, report))
         return act_refuse(&report->act, 503, "Busy", "The server is out of memory; try again.");
     op->is_exclusive = true;
     op->after.epoch--;
-    op->after.seq++;
-    crypto_sha256(report->sha256, sizeof report->sha256, notice);
-    convo_extend_chain(&op->after, report->base_epoch, notice);
+    plan_notice(convo, op);
     return CONVO_GO;
 }
 
@@ -264,13 +299,7 @@ static void report_tell(struct convo *convo, struct tr_context *ctx, const struc
     if (!op->is_exclusive)
         return;
     tr_assert(report->added != NULL);
-    convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .seq = op->after.seq,
-            .kind = LOG_REVOKE,
-            .epoch = op->after.epoch,
-            .bytes = { (const char *)report->sha256, sizeof report->sha256 },
-            .created_ms = op->now_ms });
+    tell_notice(convo, ctx, op);
     convo_stream_end_removed(convo, report->added, report->added_count);
 }
 
@@ -316,7 +345,6 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
 {
     const struct reset_act *reset = act_reset(op->act);
     const struct member *caller = convo_caller(convo, op->act);
-    unsigned char notice[32];
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     op->is_exclusive = true;
@@ -332,9 +360,7 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
     tr_assert(convo->flying.first == NULL);
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
-    op->after.seq++;
-    crypto_sha256(reset->group.at, reset->group.size, notice);
-    convo_extend_chain(&op->after, op->before.epoch, notice);
+    plan_notice(convo, op);
     return CONVO_GO;
 }
 
@@ -357,17 +383,6 @@ static void reset_answer(const struct convo *convo, const struct convo_op *op)
     json_put_end(&writer);
 }
 
-static void reset_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
-{
-    convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .seq = op->after.seq,
-            .kind = LOG_RESET,
-            .epoch = op->after.epoch,
-            .bytes = act_reset(op->act)->group,
-            .created_ms = op->now_ms });
-}
-
 const struct act_type reset_act_type = {
     .name = "reset",
     ACT_PAYLOAD(reset),
@@ -375,5 +390,5 @@ const struct act_type reset_act_type = {
     .store = recovery_store_reset,
     .apply = reset_apply,
     .answer = reset_answer,
-    .tell = reset_tell,
+    .tell = tell_notice,
 };

@@ -77,6 +77,7 @@ struct convo_op {
 void convo_op_move(struct convo_op *op, enum convo_op_state state);
 
 struct convo_driver;
+struct delivery_event;
 struct convo_subscriber;
 struct convo_loser;
 
@@ -280,22 +281,14 @@ struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op
 void convo_store_act(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 
-struct convo_log_row {
-    uint64_t seq;
-    int kind; /* enum mls_content, LOG_… */
-    uint64_t epoch;
-    struct span op;
-    struct span message_id; /* absent: none, or the op has it */
-    const unsigned char *sha256;
-    struct span bytes;
-};
 /* A step whose $1 is the conversation's id, alone or with more values. */
 void convo_store_step(const struct convo *convo, struct sql_unit *unit,
     const struct sql_statement *statement, int64_t rows);
 #define CONVO_STEP(convo, unit, statement, rows, ...)                                              \
     STEP((unit), (statement), (rows), VALUE_TEXT(convo_span(convo)), __VA_ARGS__)
+/* Appends the row that the event tells of. sha256 NULL: of the event's bytes. */
 void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    struct convo_log_row row);
+    const struct delivery_event *event, const unsigned char *sha256);
 /* Compares and sets the point. `group_id` pins the group's id; a message gives none. */
 void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct span group_id);
@@ -363,6 +356,8 @@ enum convo_plan recovery_may_commit(
     const struct convo *convo, struct commit_act *commit, const struct member *caller);
 /* Applies a revocation or reset: the conversation must be read again. */
 void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op);
+/* The row of the log, and the event, that tell of a revocation or reset. */
+struct delivery_event recovery_notice(const struct convo *convo, const struct convo_op *op);
 void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
 void recovery_store_confirm(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
@@ -390,7 +385,6 @@ void convo_write_state(const struct convo *convo, struct buffer *out);
 
 /* ---- convo_stream.c: subscribers ------------------------------------------------------------ */
 
-struct delivery_event;
 /* Runs the act's tell. */
 void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
 /* Tells all subscribers of an event. */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recovery_store.c: statements of confirmations, reports, revocations and resets. */
-#include <string.h>
-
-#include "crypto/digest.h"
 #include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
+#include "services/delivery/convo/event.h"
 #include "sql/unit.h"
 
 /* ---- confirmEpoch --------------------------------------------------------------------------- */
@@ -108,7 +106,7 @@ static void add_revocation(
 {
     const struct report_act *report = act_report(op->act);
     uint64_t seq = convo->newest.seq;
-    unsigned char notice[32];
+    const struct delivery_event notice = recovery_notice(convo, op);
 
     tr_assert(op->after.epoch + 1 == op->before.epoch);
     CONVO_STEP(convo, unit, &revoke_convo, 1, VALUE_INT(op->before.epoch),
@@ -121,13 +119,7 @@ static void add_revocation(
     CONVO_STEP(convo, unit, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
     CONVO_STEP(convo, unit, &no_joiner, 0, VALUE_INT(seq));
     add_quarantine(convo, op, unit);
-    crypto_sha256(report->sha256, sizeof report->sha256, notice);
-    convo_store_log(convo, op, unit,
-        (struct convo_log_row){ .seq = op->after.seq,
-            .kind = LOG_REVOKE,
-            .epoch = op->after.epoch,
-            .sha256 = notice,
-            .bytes = { (const char *)report->sha256, sizeof report->sha256 } });
+    convo_store_log(convo, op, unit, &notice, NULL);
 }
 
 void recovery_store_report(
@@ -175,9 +167,9 @@ void recovery_store_reset(
 {
     static const struct sql_statement *const plain[] = { &former_commits, &former_revoked,
         &forget_confirms, &forget_reports };
+    const struct delivery_event notice = recovery_notice(convo, op);
     struct span group = act_reset(op->act)->group;
     struct reset_names names;
-    unsigned char notice[32];
 
     reset_names_of(group, &names);
     CONVO_STEP(convo, unit, &reset_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
@@ -189,13 +181,7 @@ void recovery_store_reset(
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         convo_store_step(convo, unit, plain[i], SQL_ROWS_ANY);
     CONVO_STEP(convo, unit, &reset_welcomes, SQL_ROWS_ANY, VALUE_INT(op->now_ms));
-    crypto_sha256(group.at, group.size, notice);
-    convo_store_log(convo, op, unit,
-        (struct convo_log_row){ .seq = op->after.seq,
-            .kind = LOG_RESET,
-            .epoch = op->after.epoch,
-            .sha256 = notice,
-            .bytes = group });
+    convo_store_log(convo, op, unit, &notice, NULL);
 }
 
 enum convo_failure recovery_failure_at(const struct sql_statement *failed)

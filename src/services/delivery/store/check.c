@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "services/common/step.h"
 #include "services/delivery/convo/receipt.h"
 
 enum { VIOLATIONS_MAX = 1000, PAGE = 500 };
@@ -18,21 +19,19 @@ SQL_STATEMENT(wrong_epoch,
 /* The log has one commit per epoch, without a gap. */
 SQL_STATEMENT(double_commit,
     "SELECT l.convo, MIN(l.base_epoch), MAX(l.base_epoch) FROM log l WHERE l.kind = 3"
-    " GROUP BY l.convo HAVING COUNT(*) <> COUNT(DISTINCT l.base_epoch)"
-    " OR COUNT(*) <> MAX(l.base_epoch) - MIN(l.base_epoch) + 1 ORDER BY l.convo LIMIT $1");
+    " GROUP BY l.convo HAVING COUNT(*) <> COUNT(DISTINCT l.base_epoch) OR COUNT(*) <>"
+    " MAX(l.base_epoch) - MIN(l.base_epoch) + 1 ORDER BY l.convo LIMIT $1");
 /* The log has all sequence numbers from the oldest kept one on, and no others. */
 SQL_STATEMENT(broken_seq,
-    "SELECT c.id, c.seq, c.kept_from FROM convos c LEFT JOIN (SELECT convo, COUNT(*) AS n,"
-    " MIN(seq) AS low, MAX(seq) AS high FROM log GROUP BY convo) s ON s.convo = c.id"
-    " WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1"
-    " OR COALESCE(s.low, c.kept_from) <> c.kept_from OR COALESCE(s.high, c.seq) <> c.seq"
-    " ORDER BY c.id LIMIT $1");
+    "SELECT c.id, c.seq, c.kept_from FROM convos c LEFT JOIN"
+    " (SELECT convo, COUNT(*) AS n, MIN(seq) AS low, MAX(seq) AS high FROM log GROUP BY convo) s"
+    " ON s.convo = c.id WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1 OR COALESCE(s.low,"
+    " c.kept_from) <> c.kept_from OR COALESCE(s.high, c.seq) <> c.seq ORDER BY c.id LIMIT $1");
 /* A former member has no unread mark, a mark is 0 or 1, and no read cursor is past the log. */
 SQL_STATEMENT(left_unread,
     "SELECT m.convo, m.unread_extra, m.read_seq FROM members m JOIN convos c ON c.id = m.convo"
     " WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0) OR m.unread_extra NOT IN (0, 1)"
-    " OR m.read_seq > c.seq"
-    " ORDER BY m.convo LIMIT $1");
+    " OR m.read_seq > c.seq ORDER BY m.convo LIMIT $1");
 
 static const struct {
     const char *name;
@@ -72,13 +71,18 @@ static void take_rows(struct check_walk *walk, const struct sql_unit *unit)
 
 /* ---- receipts: every chain is computed again ------------------------------------------------ */
 
-SQL_STATEMENT(list_convos, "SELECT id FROM convos WHERE id > $1 ORDER BY id LIMIT $2");
-/* With the rows, from one snapshot: the log of a server that runs grows and is trimmed. */
-SQL_STATEMENT(get_head, "SELECT chain, kept_chain, seq, kept_from FROM convos WHERE id = $1");
-SQL_STATEMENT(list_rows,
-    "SELECT seq, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq > $2 AND seq <= $4"
-    " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");
-enum { HEAD_CHAIN, HEAD_KEPT_CHAIN, HEAD_SEQ, HEAD_KEPT_FROM };
+/* The head of a conversation and its rows come from one snapshot: the log of a server that runs grows
+ * and is trimmed. The conversation is the next one behind $1, or $1 itself. */
+#define HEAD_OF(id) "SELECT id, chain, kept_chain, seq, kept_from FROM convos WHERE id " id
+#define ROWS_OF(id)                                                                                \
+    "SELECT seq, base_epoch, sha256, receipt FROM log WHERE convo = (SELECT id FROM convos"        \
+    " WHERE id " id ") AND seq > $2 AND seq <= $4 AND receipt IS NOT NULL ORDER BY seq LIMIT $3"
+#define NEXT "> $1 ORDER BY id LIMIT 1"
+SQL_STATEMENT(next_head, HEAD_OF(NEXT));
+SQL_STATEMENT(next_rows, ROWS_OF(NEXT));
+SQL_STATEMENT(same_head, HEAD_OF("= $1"));
+SQL_STATEMENT(same_rows, ROWS_OF("= $1"));
+enum { HEAD_ID, HEAD_CHAIN, HEAD_KEPT_CHAIN, HEAD_SEQ, HEAD_KEPT_FROM };
 
 static bool is_same_span(struct span stored, const unsigned char chain[32])
 {
@@ -116,10 +120,15 @@ static uint64_t check_receipts(struct check_walk *walk, const struct sql_unit *u
     return 0;
 }
 
-static void next_convo(struct check_walk *walk)
+static void begin_log(struct check_walk *walk, const struct sql_unit *unit)
 {
-    walk->is_inside = false;
-    walk->row++;
+    buffer_clear(&walk->convo);
+    buffer_span(&walk->convo, sql_row_bytes(unit, 0, 0, HEAD_ID)); /* check_walk_next fails */
+    walk->is_inside = true;
+    walk->seq = sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) - 1;
+    walk->seq_max = sql_row_int(unit, 0, 0, HEAD_SEQ);
+    copy_chain(unit, HEAD_CHAIN, walk->head);
+    copy_chain(unit, HEAD_KEPT_CHAIN, walk->chain);
 }
 
 static void take_log(struct check_walk *walk, const struct sql_unit *unit)
@@ -128,20 +137,16 @@ static void take_log(struct check_walk *walk, const struct sql_unit *unit)
     char text[96];
     uint64_t wrong;
 
-    if (sql_unit_rows(unit, 0) != 1) {
-        next_convo(walk); /* the conversation was deleted */
-        return;
-    }
-    if (walk->is_inside && sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
-        walk->is_inside =
-            false; /* retention trimmed past this row meanwhile: start at the new beginning */
+    if (sql_unit_rows(unit, 0) == 0) {
+        walk->check += walk->is_inside ? 0 : 1; /* it was deleted, or it was the last one */
+        walk->is_inside = false;
         return;
     }
     if (!walk->is_inside) {
-        walk->is_inside = true;
-        walk->seq_max = sql_row_int(unit, 0, 0, HEAD_SEQ);
-        copy_chain(unit, HEAD_CHAIN, walk->head);
-        copy_chain(unit, HEAD_KEPT_CHAIN, walk->chain);
+        begin_log(walk, unit);
+    } else if (sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
+        begin_log(walk, unit); /* retention trimmed past this row meanwhile, */
+        is_last = false;       /* and the rows end where the log ended before */
     }
     wrong = check_receipts(walk, unit);
     if (wrong != 0) {
@@ -152,88 +157,48 @@ static void take_log(struct check_walk *walk, const struct sql_unit *unit)
         check_report(
             walk, "receipts", convo_of(walk), "its newest receipt is not the one of its log");
     }
-    if (is_last || wrong != 0)
-        next_convo(walk);
+    walk->is_inside = !is_last && wrong == 0;
 }
 
-static bool is_page_over(const struct check_walk *walk)
+static void ask_log(const struct check_walk *walk, struct sql_unit *unit)
 {
-    return walk->page == NULL || walk->row == sql_unit_rows(walk->page, 0);
-}
+    struct step_value convo = VALUE_TEXT(convo_of(walk));
 
-static int ask_page(struct check_walk *walk, struct sql_unit *unit)
-{
-    sql_unit_destroy(walk->page);
-    walk->page = NULL;
-    sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
-    sql_unit_text(unit, convo_of(walk)); /* the last conversation of the previous page */
-    sql_unit_int(unit, PAGE);
-    return 0;
-}
-
-static int ask_log(struct check_walk *walk, struct sql_unit *unit)
-{
-    int rc;
-
-    buffer_clear(&walk->convo);
-    rc = buffer_span(&walk->convo, sql_row_bytes(walk->page, 0, walk->row, 0));
-    sql_unit_step(unit, &get_head, SQL_ROWS_ANY);
-    sql_unit_text(unit, convo_of(walk));
-    sql_unit_step(unit, &list_rows, SQL_ROWS_ANY);
-    sql_unit_text(unit, convo_of(walk));
-    sql_unit_int(unit, walk->is_inside ? walk->seq : 0);
-    sql_unit_int(unit, PAGE);
-    sql_unit_int(unit, walk->is_inside ? walk->seq_max : INT64_MAX);
-    return rc;
+    STEP(unit, walk->is_inside ? &same_head : &next_head, SQL_ROWS_ANY, convo);
+    STEP(unit, walk->is_inside ? &same_rows : &next_rows, SQL_ROWS_ANY, convo,
+        VALUE_INT(walk->is_inside ? walk->seq : 0), VALUE_INT(PAGE),
+        VALUE_INT(walk->is_inside ? walk->seq_max : INT64_MAX));
 }
 
 /* ---- the walk ------------------------------------------------------------------------------- */
 
 int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
 {
-    struct sql_unit *unit;
-    int rc = 0;
-
     *ret_unit = NULL;
-    if (walk->check == DELIVERY_CHECKS)
-        return 0;
-    unit = sql_unit_create(0);
-    if (unit == NULL)
+    if (walk->check == DELIVERY_CHECKS || walk->convo.failed != 0)
+        return walk->convo.failed;
+    *ret_unit = sql_unit_create(0);
+    if (*ret_unit == NULL)
         return TR_ENOMEM;
-    if (checks[walk->check].statement != NULL) {
-        sql_unit_step(unit, checks[walk->check].statement, SQL_ROWS_ANY);
-        sql_unit_int(unit, VIOLATIONS_MAX);
-    } else {
-        rc = is_page_over(walk) ? ask_page(walk, unit) : ask_log(walk, unit);
-    }
-    if (rc < 0)
-        sql_unit_destroy(unit);
+    if (checks[walk->check].statement != NULL)
+        STEP(*ret_unit, checks[walk->check].statement, SQL_ROWS_ANY, VALUE_INT(VIOLATIONS_MAX));
     else
-        *ret_unit = unit;
-    return rc;
+        ask_log(walk, *ret_unit);
+    return 0;
 }
 
 void check_walk_take(struct check_walk *walk, struct sql_unit *unit)
 {
     tr_assert(walk->check < DELIVERY_CHECKS);
-    if (checks[walk->check].statement != NULL) {
+    if (checks[walk->check].statement != NULL)
         take_rows(walk, unit);
-    } else if (walk->page != NULL) {
+    else
         take_log(walk, unit);
-    } else if (sql_unit_rows(unit, 0) == 0) {
-        walk->check++;
-    } else {
-        walk->page = unit;
-        walk->row = 0;
-        return;
-    }
     sql_unit_destroy(unit);
 }
 
 void check_walk_end(struct check_walk *walk)
 {
-    sql_unit_destroy(walk->page);
-    walk->page = NULL;
     buffer_free(&walk->convo);
 }
 

@@ -30,11 +30,9 @@ struct check_walk {
     uint64_t violations;
     /* The position; zero at the start. */
     int check;
-    struct sql_unit *page; /* a page of conversations whose receipts are checked */
-    uint32_t row;          /* the current conversation of the page; the fields below are about it */
-    struct buffer convo;
-    bool is_inside;                    /* past the beginning of its log */
-    int64_t seq_max;                   /* the end of its log at that moment, and */
+    struct buffer convo; /* whose receipts are checked; the fields below are about it */
+    bool is_inside;      /* past the beginning of its log */
+    int64_t seq_max;     /* the end of its log at that moment, and */
     unsigned char head[32], chain[32]; /* its receipt; and the chain computed so far */
     int64_t seq;
 };

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "services/common/step.h"
 #include "services/delivery/delivery_metrics.h"
 #include "support/log.h"
 
@@ -14,10 +15,12 @@ SQL_STATEMENT(return_leases,
     " WHERE state = 1 AND lease_until_s <= $1 LIMIT $2) AND state = 1 AND lease_until_s <= $1");
 /* Keeps consumed packages for the forecast, and freshly expired ones because a Welcome may still
  * name them. */
-SQL_STATEMENT(delete_expired, "DELETE FROM key_packages WHERE ref IN (SELECT ref FROM key_packages"
-                              " WHERE not_after_s <= $1 AND state <> 2 LIMIT $2)");
-SQL_STATEMENT(delete_consumed, "DELETE FROM key_packages WHERE ref IN (SELECT ref FROM key_packages"
-                               " WHERE state = 2 AND consumed_s <= $1 LIMIT $2)");
+SQL_STATEMENT(delete_expired,
+    "DELETE FROM key_packages WHERE ref IN (SELECT ref FROM key_packages WHERE not_after_s <= $1"
+    " AND state <> 2 LIMIT $2)");
+SQL_STATEMENT(delete_consumed,
+    "DELETE FROM key_packages WHERE ref IN (SELECT ref FROM key_packages WHERE state = 2"
+    " AND consumed_s <= $1 LIMIT $2)");
 SQL_STATEMENT(delete_confirmed,
     "DELETE FROM welcome_targets WHERE (convo, seq, ref) IN (SELECT convo, seq, ref"
     " FROM welcome_targets WHERE state = 2 AND changed_ms <= $1 LIMIT $2)");
@@ -26,29 +29,29 @@ SQL_STATEMENT(delete_invalid,
     " FROM welcome_targets WHERE state = 3 AND changed_ms <= $1 LIMIT $2)");
 /* A reader finds these: the query is slow, and the writer must stay free. */
 SQL_STATEMENT(find_welcomes,
-    "SELECT w.convo, w.seq, w.part FROM welcomes w WHERE w.created_ms <= $1 AND NOT EXISTS"
-    " (SELECT 1 FROM welcome_targets t WHERE t.convo = w.convo AND t.seq = w.seq"
+    "SELECT w.convo, w.seq, w.part FROM welcomes w WHERE w.created_ms <= $1 AND"
+    " NOT EXISTS (SELECT 1 FROM welcome_targets t WHERE t.convo = w.convo AND t.seq = w.seq"
     " AND t.part = w.part) LIMIT $2");
 SQL_STATEMENT(delete_welcome,
     "DELETE FROM welcomes WHERE convo = $1 AND seq = $2 AND part = $3 AND NOT EXISTS (SELECT 1"
     " FROM welcome_targets t WHERE t.convo = $1 AND t.seq = $2 AND t.part = $3)");
 SQL_STATEMENT(delete_additions,
-    "DELETE FROM device_additions WHERE id IN (SELECT id FROM device_additions"
-    " WHERE state = 2 AND changed_ms <= $1 LIMIT $2)");
+    "DELETE FROM device_additions WHERE id IN (SELECT id FROM device_additions WHERE state = 2"
+    " AND changed_ms <= $1 LIMIT $2)");
 
 /* An accepted request is consent and stays; its held messages were delivered. An unanswered or
  * declined request goes: its sender may ask again by then. */
 SQL_STATEMENT(delete_held,
     "DELETE FROM held_messages WHERE (request, part) IN (SELECT h.request, h.part"
-    " FROM chat_requests r JOIN held_messages h ON h.request = r.id"
-    " WHERE (r.state = 0 AND r.expires_ms <= $1) OR (r.state > 0 AND r.changed_ms <= $1)"
-    " LIMIT $2)");
+    " FROM chat_requests r JOIN held_messages h ON h.request = r.id WHERE (r.state = 0"
+    " AND r.expires_ms <= $1) OR (r.state > 0 AND r.changed_ms <= $1) LIMIT $2)");
 SQL_STATEMENT(delete_requests,
-    "DELETE FROM chat_requests WHERE id IN (SELECT r.id FROM chat_requests r"
-    " WHERE ((r.state = 0 AND r.expires_ms <= $1) OR (r.state = 2 AND r.changed_ms <= $1))"
-    " AND NOT EXISTS (SELECT 1 FROM held_messages h WHERE h.request = r.id) LIMIT $2)");
-SQL_STATEMENT(delete_invites, "DELETE FROM invites WHERE id IN (SELECT id FROM invites"
-                              " WHERE expires_ms <= $1 OR revoked_ms <= $1 LIMIT $2)");
+    "DELETE FROM chat_requests WHERE id IN (SELECT r.id FROM chat_requests r WHERE ((r.state = 0"
+    " AND r.expires_ms <= $1) OR (r.state = 2 AND r.changed_ms <= $1)) AND NOT EXISTS (SELECT 1"
+    " FROM held_messages h WHERE h.request = r.id) LIMIT $2)");
+SQL_STATEMENT(delete_invites,
+    "DELETE FROM invites WHERE id IN (SELECT id FROM invites WHERE expires_ms <= $1"
+    " OR revoked_ms <= $1 LIMIT $2)");
 SQL_STATEMENT(delete_rejoins,
     "DELETE FROM rejoins WHERE id IN (SELECT id FROM rejoins WHERE created_ms <= $1 LIMIT $2)");
 SQL_STATEMENT(delete_audit,
@@ -102,9 +105,9 @@ static void cleanup_pass(struct cleanup *cleanup, struct tr_context *ctx)
 
     cleanup->is_running = true;
     if (unit != NULL) {
-        sql_unit_step(unit, &find_welcomes, SQL_ROWS_ANY);
-        sql_unit_int(unit, delivery_now_ms(cleanup->delivery) - (int64_t)DAY_S * 1000);
-        sql_unit_int(unit, ROWS_MAX);
+        STEP(unit, &find_welcomes, SQL_ROWS_ANY,
+            VALUE_INT(delivery_now_ms(cleanup->delivery) - (int64_t)DAY_S * 1000),
+            VALUE_INT(ROWS_MAX));
         rc = sql_read(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOOK });
     }
     if (rc < 0) {
@@ -123,16 +126,12 @@ static void cleanup_found(
     for (size_t i = 0; unit != NULL && i < STEPS; i++) {
         int64_t until_s = now_s - steps[i].kept_s;
 
-        sql_unit_step(unit, steps[i].statement, SQL_ROWS_ANY);
-        sql_unit_int(unit, steps[i].is_ms ? until_s * 1000 : until_s);
-        sql_unit_int(unit, ROWS_MAX);
+        STEP(unit, steps[i].statement, SQL_ROWS_ANY,
+            VALUE_INT(steps[i].is_ms ? until_s * 1000 : until_s), VALUE_INT(ROWS_MAX));
     }
-    for (uint32_t row = 0; unit != NULL && row < sql_unit_rows(found, 0); row++) {
-        sql_unit_step(unit, &delete_welcome, SQL_ROWS_ANY);
-        sql_unit_text(unit, sql_row_bytes(found, 0, row, 0));
-        sql_unit_int(unit, sql_row_int(found, 0, row, 1));
-        sql_unit_int(unit, sql_row_int(found, 0, row, 2));
-    }
+    for (uint32_t row = 0; unit != NULL && row < sql_unit_rows(found, 0); row++)
+        STEP(unit, &delete_welcome, SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(found, 0, row, 0)),
+            VALUE_INT(sql_row_int(found, 0, row, 1)), VALUE_INT(sql_row_int(found, 0, row, 2)));
     cleanup->found_count = sql_unit_rows(found, 0);
     if (unit != NULL)
         rc = sql_write(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });

@@ -8,6 +8,7 @@
  * still true, or safe, when the unit runs. */
 #include "services/delivery/store/retention.h"
 
+#include "services/common/step.h"
 #include "sql/unit.h"
 #include "support/log.h"
 #include "support/metric.h"
@@ -18,19 +19,17 @@ enum { TAG_TIMER = 1, TAG_READ, TAG_TRIM, TAG_TIDY };
 /* The floor of a conversation is the first row that is too young, that a member has not read, that
  * a Welcome needs, or that a former member may still need because its removal can be revoked. */
 SQL_STATEMENT(list_floors,
-    "SELECT c.id, c.seq, c.kept_from,"
-    " (SELECT l.seq FROM log l WHERE l.convo = c.id AND l.created_ms > $2"
-    " ORDER BY l.seq LIMIT 1),"
-    " (SELECT MIN(m.read_seq) + 1 FROM members m WHERE m.convo = c.id AND m.leave_seq IS NULL),"
-    " (SELECT MIN(t.seq) FROM welcome_targets t WHERE t.convo = c.id AND t.state < 2),"
-    " (SELECT MIN(m.read_seq) + 1 FROM log l JOIN members m ON m.convo = l.convo"
-    " AND m.leave_seq = l.seq AND m.was_removed = 1 WHERE l.convo = c.id AND c.kind <> 2"
-    " AND l.kind = 3 AND l.base_epoch >= c.confirmed_epoch)"
-    " FROM convos c WHERE c.id > $1 ORDER BY c.id LIMIT $3");
+    "SELECT c.id, c.seq, c.kept_from, (SELECT l.seq FROM log l WHERE l.convo = c.id"
+    " AND l.created_ms > $2 ORDER BY l.seq LIMIT 1), (SELECT MIN(m.read_seq) + 1 FROM members m"
+    " WHERE m.convo = c.id AND m.leave_seq IS NULL), (SELECT MIN(t.seq) FROM welcome_targets t"
+    " WHERE t.convo = c.id AND t.state < 2), (SELECT MIN(m.read_seq) + 1 FROM log l JOIN members m"
+    " ON m.convo = l.convo AND m.leave_seq = l.seq AND m.was_removed = 1 WHERE l.convo = c.id"
+    " AND c.kind <> 2 AND l.kind = 3 AND l.base_epoch >= c.confirmed_epoch) FROM convos c"
+    " WHERE c.id > $1 ORDER BY c.id LIMIT $3");
 SQL_STATEMENT(move_floor,
-    "UPDATE convos SET kept_from = $2, kept_chain = COALESCE((SELECT l.receipt FROM log l"
-    " WHERE l.convo = $1 AND l.seq < $2 AND l.receipt IS NOT NULL ORDER BY l.seq DESC LIMIT 1),"
-    " kept_chain) WHERE id = $1 AND kept_from < $2 AND seq >= $2 - 1");
+    "UPDATE convos SET kept_from = $2, kept_chain = COALESCE((SELECT l.receipt"
+    " FROM log l WHERE l.convo = $1 AND l.seq < $2 AND l.receipt IS NOT NULL ORDER BY l.seq DESC"
+    " LIMIT 1), kept_chain) WHERE id = $1 AND kept_from < $2 AND seq >= $2 - 1");
 SQL_STATEMENT(trim_log, "DELETE FROM log WHERE convo = $1 AND seq < $2");
 /* Deletes intervals of membership whose rows of the log are gone. The last interval of a DID stays:
  * it says how the member left. */
@@ -38,12 +37,12 @@ SQL_STATEMENT(
     trim_times, "DELETE FROM members WHERE convo = $1 AND has_later = 1 AND leave_seq < $2");
 SQL_STATEMENT(trim_confirms,
     "DELETE FROM epoch_confirms WHERE (convo, epoch, did) IN (SELECT e.convo, e.epoch, e.did"
-    " FROM epoch_confirms e JOIN convos c ON c.id = e.convo"
-    " WHERE e.created_ms <= $1 AND e.epoch < c.epoch LIMIT $2)");
+    " FROM epoch_confirms e JOIN convos c ON c.id = e.convo WHERE e.created_ms <= $1"
+    " AND e.epoch < c.epoch LIMIT $2)");
 SQL_STATEMENT(trim_reports,
-    "DELETE FROM commit_reports WHERE (convo, base_epoch, sha256, did) IN (SELECT r.convo,"
-    " r.base_epoch, r.sha256, r.did FROM commit_reports r JOIN convos c ON c.id = r.convo"
-    " WHERE r.created_ms <= $1 AND r.base_epoch + 1 < c.epoch LIMIT $2)");
+    "DELETE FROM commit_reports WHERE (convo, base_epoch, sha256, did) IN"
+    " (SELECT r.convo, r.base_epoch, r.sha256, r.did FROM commit_reports r JOIN convos c"
+    " ON c.id = r.convo WHERE r.created_ms <= $1 AND r.base_epoch + 1 < c.epoch LIMIT $2)");
 SQL_STATEMENT(trim_quarantines,
     "DELETE FROM quarantines WHERE (convo, did) IN (SELECT q.convo, q.did FROM quarantines q"
     " WHERE q.until_ms <= $1 LIMIT $2)");
@@ -54,10 +53,7 @@ static struct metric metrics[] = {
 };
 
 struct retention {
-    struct sql *database;
-    _Atomic uint64_t *trims; /* of struct delivery */
-    const struct tr_env *env;
-    int64_t kept_s;
+    struct delivery *delivery;
     struct sql_client sql;
     bool is_running;
     bool has_more; /* a conversation had more rows than one unit deletes: run another round */
@@ -68,14 +64,9 @@ struct retention {
     uint32_t waiter_count;
 };
 
-static int64_t now_ms(const struct retention *retention)
-{
-    return (int64_t)(retention->env->wall_ns(retention->env->data) / 1000000);
-}
-
 static int64_t until_ms(const struct retention *retention)
 {
-    return now_ms(retention) - retention->round_kept_s * 1000;
+    return delivery_now_ms(retention->delivery) - retention->round_kept_s * 1000;
 }
 
 static void end_round(struct retention *retention, int status)
@@ -94,9 +85,10 @@ static void end_round(struct retention *retention, int status)
  * until the next round. Pairs with the loads in act_read.c. */
 static void note_trim(struct retention *retention, bool is_back)
 {
-    uint64_t trims = atomic_load_explicit(retention->trims, memory_order_relaxed) | 1;
+    _Atomic uint64_t *trims_at = &retention->delivery->trims;
+    uint64_t trims = atomic_load_explicit(trims_at, memory_order_relaxed) | 1;
 
-    atomic_store_explicit(retention->trims, trims + (is_back ? 1 : 0), memory_order_seq_cst);
+    atomic_store_explicit(trims_at, trims + (is_back ? 1 : 0), memory_order_seq_cst);
 }
 
 static void retention_submit(
@@ -121,15 +113,11 @@ static void retention_submit(
 static void read_page(struct retention *retention, struct tr_context *ctx)
 {
     struct sql_unit *unit = sql_unit_create(0);
+    struct span cursor = { retention->cursor.bytes, retention->cursor.size };
 
-    if (unit != NULL) {
-        sql_unit_step(unit, &list_floors, SQL_ROWS_ANY);
-        sql_unit_text(
-            unit, (struct span){ retention->cursor.size == 0 ? "" : retention->cursor.bytes,
-                      retention->cursor.size });
-        sql_unit_int(unit, until_ms(retention));
-        sql_unit_int(unit, PAGE);
-    }
+    if (unit != NULL)
+        STEP(unit, &list_floors, SQL_ROWS_ANY, VALUE_TEXT(cursor.size == 0 ? SPAN("") : cursor),
+            VALUE_INT(until_ms(retention)), VALUE_INT(PAGE));
     retention_submit(retention, ctx, unit, TAG_READ);
 }
 
@@ -168,23 +156,21 @@ static void add_trim(
     }
     if (floor <= kept_from)
         return;
-    for (uint32_t i = 0; i < TRIM_STEPS; i++) {
-        sql_unit_step(trim, trim_steps[i], SQL_ROWS_ANY);
-        sql_unit_text(trim, sql_row_bytes(page, 0, row, 0));
-        sql_unit_int(trim, floor);
-    }
+    for (uint32_t i = 0; i < TRIM_STEPS; i++)
+        STEP(trim, trim_steps[i], SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(page, 0, row, 0)),
+            VALUE_INT(floor));
 }
 
 static void retention_tidy(struct retention *retention, struct tr_context *ctx)
 {
-    static const struct sql_statement *const statements[] = { &trim_confirms, &trim_reports,
-        &trim_quarantines };
+    struct step_value until = VALUE_INT(until_ms(retention)), most = VALUE_INT(ROWS_MAX);
     struct sql_unit *unit = sql_unit_create(0);
 
-    for (uint32_t i = 0; unit != NULL && i < 3; i++) {
-        sql_unit_step(unit, statements[i], SQL_ROWS_ANY);
-        sql_unit_int(unit, i == 2 ? now_ms(retention) : until_ms(retention));
-        sql_unit_int(unit, ROWS_MAX);
+    if (unit != NULL) {
+        STEP(unit, &trim_confirms, SQL_ROWS_ANY, until, most);
+        STEP(unit, &trim_reports, SQL_ROWS_ANY, until, most);
+        STEP(unit, &trim_quarantines, SQL_ROWS_ANY, VALUE_INT(delivery_now_ms(retention->delivery)),
+            most);
     }
     retention_submit(retention, ctx, unit, TAG_TIDY);
 }
@@ -267,7 +253,7 @@ static int retention_begin(void *self, struct tr_context *ctx)
     struct retention *retention = self;
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_init(&retention->sql, retention->database);
+    sql_client_init(&retention->sql, retention->delivery->sql);
     return tr_every(ctx, TR_SECONDS(3600), TAG_TIMER, NULL);
 }
 
@@ -275,9 +261,10 @@ static enum tr_next retention_handle(void *self, struct tr_context *ctx, void *m
 {
     const struct retention_message *message = memory;
     struct retention *retention = self;
+    int64_t kept_s = retention->delivery->log_kept_s;
 
     /* An age of 0 means for ever, not at once. */
-    if (message->kept_s < 0 && retention->kept_s == 0) {
+    if (message->kept_s < 0 && kept_s == 0) {
         tr_reply(ctx, 0, &(struct retention_done){ 0, 0 }, sizeof(struct retention_done));
         return TR_GO;
     }
@@ -288,7 +275,7 @@ static enum tr_next retention_handle(void *self, struct tr_context *ctx, void *m
     }
     retention->waiters[retention->waiter_count++] = tr_reply_take(ctx);
     if (!retention->is_running)
-        begin_round(retention, ctx, message->kept_s >= 0 ? message->kept_s : retention->kept_s);
+        begin_round(retention, ctx, message->kept_s >= 0 ? message->kept_s : kept_s);
     return TR_GO;
 }
 
@@ -296,10 +283,11 @@ static enum tr_next retention_event(
     void *self, struct tr_context *ctx, const struct tr_event *event)
 {
     struct retention *retention = self;
+    int64_t kept_s = retention->delivery->log_kept_s;
     struct sql_unit *unit;
 
-    if (event->kind == TR_EVENT_TIMER && !retention->is_running && retention->kept_s > 0)
-        begin_round(retention, ctx, retention->kept_s);
+    if (event->kind == TR_EVENT_TIMER && !retention->is_running && kept_s > 0)
+        begin_round(retention, ctx, kept_s);
     if (event->kind != TR_EVENT_REPLY)
         return TR_GO;
     unit = sql_take(&retention->sql, event);
@@ -327,10 +315,7 @@ static int retention_reset(void *self, enum tr_why why)
 
     (void)why;
     retention_finish(retention);
-    *retention = (struct retention){ .database = retention->database,
-        .trims = retention->trims,
-        .env = retention->env,
-        .kept_s = retention->kept_s };
+    *retention = (struct retention){ .delivery = retention->delivery };
     return 0;
 }
 
@@ -347,11 +332,7 @@ const struct tr_type retention_type = {
 
 int retention_start(struct delivery *delivery, tr_sender *ret_retention)
 {
-    return tr_spawn(delivery->system, &retention_type,
-        &(struct retention){ .database = delivery->sql,
-            .trims = &delivery->trims,
-            .env = delivery->env,
-            .kept_s = delivery->log_kept_s },
+    return tr_spawn(delivery->system, &retention_type, &(struct retention){ .delivery = delivery },
         &(struct tr_spawn_options){ .name = "delivery retention",
             .owner = "delivery",
             .supervisor = delivery->supervisor,

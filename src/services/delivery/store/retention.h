@@ -20,8 +20,7 @@ struct retention_done {
     int64_t rows;   /* of the log */
 };
 
-/* Starts the actor. It ends when the sender is dropped, and does not use `delivery` after this
- * call. */
+/* Starts the actor. It ends when the sender is dropped; `delivery` must outlive it. */
 int retention_start(struct delivery *delivery, tr_sender *ret_retention);
 extern const struct tr_type retention_type;
 

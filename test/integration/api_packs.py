@@ -88,13 +88,13 @@ def routes():
         product = [int(part) for part in sizes.get(expression.strip(), expression).split("<<")]
         return product[0] << sum(product[1:])
 
-    found = {}
-    for kind, what, body in re.findall(r"#define (\w+)_(READS|EDITS|CALLS)\(X\)([^#]*)", text):
-        most = r"\w+, ([^,)]+)" if what == "READS" else r"([^,]+)"  # a read names its caching first
-        for method, path, size_max in re.findall(r'X\(HTTP_(\w+), "([^"]+)", \w+, ' + most, body):
-            found[method, "/v1/" + path] = (size(size_max), kind)
-    for path in re.findall(r'DOWNLOAD_ROUTE\("([^"]+)"\)', text):
-        found["GET", "/v1/" + path] = (0, "DOWNLOAD")
+    found, table = {}, text[text.index("static const struct http_route routes"):]
+    kinds = {"OPEN_READ": "OPEN", "PUBLIC_READ": "PUBLIC", "DOWNLOAD": "DOWNLOAD", "ADMIN_READ": "ADMIN", "EDIT": "ADMIN", "CALL": "ADMIN"}
+    for row, method, path, rest in re.findall(r'\b([A-Z_]+)\((?:HTTP_([A-Z]+), )?"([^"]+)"([^()]*)\)', table):
+        values = [value.strip() for value in rest.split(",")[1:]]
+        # A row without a method reads, and has no body. A public read names its caching first.
+        size_max = "NO_BODY" if not method else values[2 if row == "PUBLIC_READ" else 1]
+        found[method or "GET", "/v1/" + path] = (size(size_max), kinds[row])
     return found
 
 

@@ -309,7 +309,8 @@ def references(api):
 
 def sources():
     """But for what operators ask and what their push gateway is told, which docs/operations.md describes."""
-    return {os.path.relpath(path, SERVICE): open(path, encoding="utf-8").read() for path in sorted(glob.glob(SERVICE + "/**/*.[ch]", recursive=True))
+    paths = glob.glob(SERVICE + "/**/*.[ch]", recursive=True) + glob.glob(os.path.join(ROOT, "src/services/common/*.[ch]"))
+    return {os.path.relpath(path, SERVICE): open(path, encoding="utf-8").read() for path in sorted(paths)
             if not path.endswith(("/admin_api.c", "/push.c"))}
 
 
@@ -639,7 +640,7 @@ def check_answers(api, there):
 # ---- labels
 
 LABEL = r"[A-Z][a-z]+(?:[A-Z][a-z]*)*"
-REFUSALS = re.compile(r"\b(?:http_respond_error|api_refuse|(?:act|op)_fail|(?:act|convo|package)_refuse|fail|answer_error|refuse|ROLE_CHECK)\s*\(([^;]*?)\)\s*;", re.S)
+REFUSALS = re.compile(r"(?<!#define )\b(?:http_respond_error|api_refuse|(?:act|op)_fail|(?:act|convo|package)_refuse|fail|answer_error|refuse|ROLE_CHECK)\s*\(([^;]*?)\)\s*;", re.S)
 # A refusal of a table of calls, or of another table: a status, a label and a sentence.
 ROWS = re.compile(r'(?:REFUSE\(|\{)\s*([45]\d\d),\s*"(%s)"' % LABEL)
 TOO_MANY = re.compile(r'REFUSE_MANY\(\s*\w+,\s*"(%s)"' % LABEL)

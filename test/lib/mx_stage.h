@@ -27,6 +27,14 @@ static inline const struct mx_random *mx_stage_random(void)
     return &random;
 }
 
+/* The bytes 0, 1, 2 and so on: for vectors that another program computes. */
+static inline void mx_stage_count_up(void *data, void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        ((uint8_t *)bytes)[i] = (*(uint8_t *)data)++;
+}
+#define MX_STAGE_COUNTING ((struct mx_random){ mx_stage_count_up, &(uint8_t){ 0 } })
+
 static inline struct span mx_stage_span(const struct buffer *buffer)
 {
     return (struct span){ buffer->bytes, buffer->size };

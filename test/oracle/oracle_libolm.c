@@ -437,6 +437,25 @@ static void mail_corrupt(struct mail *mail)
     free(bytes);
 }
 
+/* Restart our twin from its pickles; libolm's runs on. */
+static void party_restart(struct party *party)
+{
+    const struct mx_pickle_key key = { { 7 } };
+    struct buffer account = { 0 }, session = { 0 };
+
+    tape_renew();
+    CHECK_EQ_INT(mx_account_pickle(party->ours, &key, &tape_random, &account), 0);
+    mx_account_destroy(party->ours);
+    CHECK_EQ_INT(mx_account_unpickle(span_of_buffer(&account), &key, &party->ours), 0);
+    if (party->session != NULL) {
+        CHECK_EQ_INT(mx_olm_pickle(party->session, &key, &tape_random, &session), 0);
+        mx_olm_destroy(party->session);
+        CHECK_EQ_INT(mx_olm_unpickle(span_of_buffer(&session), &key, &party->session), 0);
+    }
+    buffer_free(&account);
+    buffer_free(&session);
+}
+
 static void converse(void)
 {
     struct party parties[2];
@@ -450,6 +469,8 @@ static void converse(void)
         struct party *sender = &parties[from], *receiver = &parties[1 - from];
 
         mail_clear();
+        if (below(5) == 0)
+            party_restart(&parties[below(2)]);
         if (sender->session == NULL || below(20) == 0) {
             struct mx_key key = party_add_key(receiver, below(4) == 0);
 
@@ -607,6 +628,22 @@ static void room_receive(struct room *room, const struct mail *mail, bool is_cor
     buffer_free(&out);
 }
 
+static void room_restart(struct room *room)
+{
+    const struct mx_pickle_key key = { { 7 } };
+    struct buffer outbound = { 0 }, inbound = { 0 };
+
+    tape_renew();
+    CHECK_EQ_INT(mx_outbound_pickle(room->outbound, &key, &tape_random, &outbound), 0);
+    CHECK_EQ_INT(mx_inbound_pickle(room->inbound, &key, &tape_random, &inbound), 0);
+    mx_outbound_destroy(room->outbound);
+    mx_inbound_destroy(room->inbound);
+    CHECK_EQ_INT(mx_outbound_unpickle(span_of_buffer(&outbound), &key, &room->outbound), 0);
+    CHECK_EQ_INT(mx_inbound_unpickle(span_of_buffer(&inbound), &key, &room->inbound), 0);
+    buffer_free(&outbound);
+    buffer_free(&inbound);
+}
+
 static void room_talk(void)
 {
     uint8_t *random = tape_renew();
@@ -624,7 +661,7 @@ static void room_talk(void)
     for (size_t i = below(5); i > 0; i--)
         room_send(&room);
     room_join(&room);
-    for (size_t turn = 0; turn < 8; turn++) {
+    for (size_t turn = 0; turn < 6; turn++) {
         for (size_t i = below(below(30) == 0 ? 300 : 12); i > 0; i--)
             room_send(&room);
         for (size_t i = below(24); mail_count > 0 && i > 0; i--) {
@@ -638,6 +675,8 @@ static void room_talk(void)
             if (fate < 5)
                 mail_remove(index);
         }
+        if (below(4) == 0)
+            room_restart(&room);
         if (below(6) == 0)
             room_forward(&room);
         else if (below(10) == 0)
@@ -655,5 +694,103 @@ TEST_LONG(libolm, megolm_conversations_are_equal, 300)
     for (uint64_t seed; check_each_seed(&seed, check_rounds(1000, 10000));) {
         base_random_init(&dice, seed);
         room_talk();
+    }
+}
+
+/* ---- sas ------------------------------------------------------------------------------------- */
+
+struct verifier {
+    struct mx_sas *ours;
+    OlmSAS *theirs;
+    char key[MX_KEY_CHARS + 1];
+};
+
+static void verifier_create(struct verifier *verifier)
+{
+    uint8_t *random = tape_renew();
+    char key[64];
+
+    verifier->theirs = olm_sas(memory(olm_sas_size()));
+    CHECK(olm_create_sas(verifier->theirs, random, TAPE_BYTES) != olm_error());
+    CHECK_EQ_INT(mx_sas_create(&tape_random, &verifier->ours), 0);
+    mx_key_text(mx_sas_key(verifier->ours), verifier->key);
+    CHECK(olm_sas_get_pubkey(verifier->theirs, key, sizeof key) != olm_error());
+    CHECK(memcmp(key, verifier->key, MX_KEY_CHARS) == 0);
+}
+
+static void verifier_meet(struct verifier *verifier, const struct verifier *peer)
+{
+    char *key = copy_of(peer->key, MX_KEY_CHARS);
+
+    CHECK_EQ_INT(mx_sas_set_their_key(verifier->ours, mx_sas_key(peer->ours)), 0);
+    CHECK(olm_sas_set_their_key(verifier->theirs, key, MX_KEY_CHARS) != olm_error());
+    free(key);
+}
+
+static void verifier_destroy(struct verifier *verifier)
+{
+    mx_sas_destroy(verifier->ours);
+    olm_clear_sas(verifier->theirs);
+    free(verifier->theirs);
+}
+
+static void check_same_code(const struct verifier *verifier, const struct verifier *peer,
+    const struct mx_sas_flow *flow, const char *first, const char *second)
+{
+    struct mx_sas_code code;
+    uint8_t bytes[6];
+    char info[512];
+    uint64_t bits = 0;
+    bool starts = flow->we_started;
+
+    (void)snprintf(info, sizeof info, "MATRIX_KEY_VERIFICATION_SAS|%s|%s|%s|%s|txn", first,
+        starts ? verifier->key : peer->key, second, starts ? peer->key : verifier->key);
+    CHECK(olm_sas_generate_bytes(verifier->theirs, info, strlen(info), bytes, 6) != olm_error());
+    CHECK_EQ_INT(mx_sas_show(verifier->ours, flow, &code), 0);
+    for (int i = 0; i < 6; i++)
+        bits = bits << 8 | bytes[i];
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_U64(code.decimals[i], (bits >> (35 - 13 * i) & 0x1fff) + 1000);
+    for (int i = 0; i < 7; i++)
+        CHECK_EQ_U64(code.emoji[i], bits >> (42 - 6 * i) & 0x3f);
+}
+
+static void check_same_mac(
+    const struct verifier *verifier, const struct mx_sas_flow *flow, const char *info, size_t size)
+{
+    struct mx_sas_input input = { .key_id = SPAN("KEY_IDS"), .text = { (char *)tape, size } };
+    char ours[MX_SAS_MAC_CHARS + 1], theirs[64];
+
+    CHECK_EQ_INT(mx_sas_mac(verifier->ours, flow, &input, ours), 0);
+    CHECK(olm_sas_calculate_mac_fixed_base64(verifier->theirs, tape, size, info, strlen(info),
+              theirs, sizeof theirs) != olm_error());
+    CHECK(memcmp(ours, theirs, MX_SAS_MAC_CHARS) == 0);
+    input.method = MX_SAS_LEGACY;
+    CHECK_EQ_INT(mx_sas_mac(verifier->ours, flow, &input, ours), 0);
+    CHECK(olm_sas_calculate_mac(verifier->theirs, tape, size, info, strlen(info), theirs,
+              sizeof theirs) != olm_error());
+    CHECK(memcmp(ours, theirs, MX_SAS_MAC_CHARS) == 0);
+}
+
+TEST(libolm, verifications_are_equal)
+{
+    const struct mx_sas_party alice = { SPAN("@alice:x"), SPAN("ADEV") };
+    const struct mx_sas_party bob = { SPAN("@bob:x"), SPAN("BDEV") };
+    struct verifier a, b;
+
+    for (uint64_t seed; check_each_seed(&seed, check_rounds(1000, 10000));) {
+        base_random_init(&dice, seed);
+        struct mx_sas_flow flow = { alice, bob, SPAN("txn"), below(2) == 0 };
+        const char *names[] = { "@alice:x|ADEV", "@bob:x|BDEV" };
+
+        verifier_create(&a);
+        verifier_create(&b);
+        verifier_meet(&a, &b);
+        verifier_meet(&b, &a);
+        check_same_code(&a, &b, &flow, names[!flow.we_started], names[flow.we_started]);
+        check_same_mac(&a, &flow, "MATRIX_KEY_VERIFICATION_MAC@alice:xADEV@bob:xBDEVtxnKEY_IDS",
+            below(sizeof tape));
+        verifier_destroy(&a);
+        verifier_destroy(&b);
     }
 }

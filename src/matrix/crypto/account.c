@@ -230,3 +230,46 @@ void mx_account_forget_fallback(struct mx_account *account)
     if (account->fallback_count == 2)
         account->fallback_count = 1;
 }
+
+/* ---- pickling -------------------------------------------------------------------------------- */
+
+static void account_pack_keys(struct mx__pack *pack, struct account_key *keys, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        mx__pack_u64(pack, &keys[i].id);
+        mx__pack_key_pair(pack, &keys[i].pair);
+        mx__pack_bool(pack, &keys[i].is_published);
+    }
+}
+
+static void account_pack(struct mx__pack *pack, void *object)
+{
+    struct mx_account *account = object;
+    uint32_t count = account->key_count;
+
+    mx__pack_key_pair(pack, &account->identity);
+    mx__pack_signing_pair(pack, &account->signing);
+    mx__pack_u64(pack, &account->id_next);
+    mx__pack_u32(pack, &account->fallback_count, 2);
+    account_pack_keys(pack, account->fallbacks, account->fallback_count);
+    mx__pack_u32(pack, &count, MX_ONE_TIME_KEYS_MAX);
+    if (pack->rc == 0)
+        pack->rc = account_reserve(account, count); /* there is room already, unless it reads */
+    if (pack->rc != 0)
+        return;
+    account->key_count = count;
+    account_pack_keys(pack, account->keys, count);
+}
+
+static void account_release(void *object)
+{
+    account_free_keys(object);
+}
+
+static const struct mx__pickle_kind account_kind = {
+    .id = 1,
+    .size = sizeof(struct mx_account),
+    .pack = account_pack,
+    .release = account_release,
+};
+MX__PICKLE(account, account_kind)

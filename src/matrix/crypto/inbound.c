@@ -188,3 +188,24 @@ int mx_inbound_decrypt(
     base_free(decoded);
     return rc;
 }
+
+/* ---- pickling -------------------------------------------------------------------------------- */
+
+static void inbound_pack(struct mx__pack *pack, void *object)
+{
+    struct mx_inbound *inbound = object;
+
+    mx__pack_ratchet(pack, &inbound->first);
+    mx__pack_ratchet(pack, &inbound->latest);
+    mx__pack_bytes(pack, inbound->signing_key.bytes, sizeof inbound->signing_key.bytes);
+    mx__pack_bool(pack, &inbound->is_verified);
+    if (pack->rc == 0 && inbound->latest.index < inbound->first.index)
+        pack->rc = MX_EFORMAT;
+}
+
+static const struct mx__pickle_kind inbound_kind = {
+    .id = 4,
+    .size = sizeof(struct mx_inbound),
+    .pack = inbound_pack,
+};
+MX__PICKLE(inbound, inbound_kind)

@@ -35,13 +35,15 @@ void mx__sign(const struct mx__signing_pair *pair, const void *bytes, size_t siz
 /* Compute X25519. MX_EKEY for a result of zero: the peer's key does not contribute. */
 int mx__agree(
     const struct mx__key_pair *ours, const struct mx_key *theirs, uint8_t ret_secret[MX_KEY_BYTES]);
+enum { MX__HKDF_INFO_MAX = 2048 };
 /* HKDF-SHA256 of RFC 5869. An empty salt is 32 zero bytes. */
 void mx__hkdf(struct span salt, struct span secret, struct span info, void *ret_bytes, size_t size);
 
-enum mx__aes { MX__AES_CBC, MX__AES_CTR };
-/* Create an AES-256 context; NULL when out of memory. Returns a struct evp_cipher_ctx_st. */
+enum mx__aes { MX__AES_CBC, MX__AES_CTR, MX__AES_GCM };
+/* Create an AES-256 context, an EVP_CIPHER_CTX; NULL when out of memory. GCM uses 12 bytes of `iv`.
+ */
 void *mx__aes_create(enum mx__aes mode, bool encrypts, const uint8_t key[32], const uint8_t iv[16]);
-/* Transform `in` in CTR mode, which keeps its size; `out` may be the same memory. */
+/* Transform `in` in CTR or GCM mode, which keeps its size; `out` may be the same memory. */
 void mx__aes_update(void *aes, struct span in, uint8_t *out);
 void mx__aes_destroy(void *aes); /* NULL is fine */
 
@@ -115,5 +117,53 @@ const struct mx__key_pair *mx__account_find(
     const struct mx_account *account, const struct mx_key *key);
 /* Remove a one-time key after its first message decrypted; a fallback key stays. */
 void mx__account_remove(struct mx_account *account, const struct mx_key *key);
+
+/* ---- pickle.c -------------------------------------------------------------------------------- */
+
+/* A function that packs an object lists its members once, for all three modes. */
+enum mx__pack_mode { MX__PACK_COUNT, MX__PACK_WRITE, MX__PACK_READ };
+struct mx__pack {
+    enum mx__pack_mode mode;
+    struct buffer bytes;
+    size_t used;
+    int rc; /* the first failure of reading: MX_EFORMAT or TR_ENOMEM */
+};
+void mx__pack_bytes(struct mx__pack *pack, void *bytes, size_t size);
+void mx__pack_u64(struct mx__pack *pack, uint64_t *number);
+/* Reading fails for a number over `max`. */
+void mx__pack_u32(struct mx__pack *pack, uint32_t *number, uint32_t max);
+void mx__pack_bool(struct mx__pack *pack, bool *truth);
+void mx__pack_key_pair(struct mx__pack *pack, struct mx__key_pair *pair);
+void mx__pack_signing_pair(struct mx__pack *pack, struct mx__signing_pair *pair);
+void mx__pack_ratchet(struct mx__pack *pack, struct mx__ratchet *ratchet);
+
+struct mx__pickle_kind {
+    uint8_t id;
+    size_t size; /* of the struct */
+    void (*pack)(struct mx__pack *pack, void *object);
+    void (*release)(void *object); /* frees what a half-read object owns; NULL: it owns nothing */
+};
+int mx__pickle(const struct mx__pickle_kind *kind, const void *object,
+    const struct mx_pickle_key *key, const struct mx_random *random, struct buffer *out);
+int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
+    const struct mx_pickle_key *key, void **ret_object);
+
+/* Define the two public functions of a kind. */
+#define MX__PICKLE(noun, kind)                                                                     \
+    int mx_##noun##_pickle(const struct mx_##noun *noun, const struct mx_pickle_key *key,          \
+        const struct mx_random *random, struct buffer *out)                                        \
+    {                                                                                              \
+        return mx__pickle(&(kind), noun, key, random, out);                                        \
+    }                                                                                              \
+    int mx_##noun##_unpickle(                                                                      \
+        struct span pickle, const struct mx_pickle_key *key, struct mx_##noun **ret_##noun)        \
+    {                                                                                              \
+        void *object = NULL;                                                                       \
+        int rc = mx__unpickle(&(kind), pickle, key, &object);                                      \
+                                                                                                   \
+        if (rc == 0)                                                                               \
+            *ret_##noun = object;                                                                  \
+        return rc;                                                                                 \
+    }
 
 #endif

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "crypto/digest.h"
 #include "json/json.h"
 #include "json/json_write.h"
 #include "support/buffer.h"
@@ -33,7 +34,8 @@
     X(MX_EGAP, 10, "the message skips more messages than allowed")                                 \
     X(MX_ESESSION, 11, "the message belongs to another session")                                   \
     X(MX_EHASH, 12, "the SHA-256 of the ciphertext does not match")                                \
-    X(MX_EEXHAUSTED, 13, "the session has used its last message index")
+    X(MX_EEXHAUSTED, 13, "the session has used its last message index")                            \
+    X(MX_EROUNDS, 14, "the key file asks for no rounds, or for more than allowed")
 
 #define MX__ERROR_ENUM(name, number, text) name = -(4200 + (number)),
 enum mx_error { MX_ERRORS(MX__ERROR_ENUM) };
@@ -231,5 +233,154 @@ enum mx_copy {
     MX_COPY_WORSE,
 };
 enum mx_copy mx_inbound_compare(const struct mx_inbound *inbound, const struct mx_inbound *other);
+
+/* ---- pickles: objects as bytes for a database ------------------------------------------------- */
+
+/* The host's key, from a file or descriptor; never in the database. */
+struct mx_pickle_key {
+    uint8_t bytes[32];
+};
+
+/* Append an object as bytes: versioned, encrypted and authenticated. TR_ENOMEM, TR_ELIMIT. */
+int mx_account_pickle(const struct mx_account *account, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out);
+int mx_olm_pickle(const struct mx_olm *olm, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out);
+int mx_outbound_pickle(const struct mx_outbound *outbound, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out);
+int mx_inbound_pickle(const struct mx_inbound *inbound, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out);
+/* Create an object from its bytes. MX_EMAC for another key or changed bytes, MX_EVERSION,
+ * MX_EFORMAT for a pickle of another kind, MX_ETOOBIG, TR_ENOMEM. */
+int mx_account_unpickle(
+    struct span pickle, const struct mx_pickle_key *key, struct mx_account **ret_account);
+int mx_olm_unpickle(struct span pickle, const struct mx_pickle_key *key, struct mx_olm **ret_olm);
+int mx_outbound_unpickle(
+    struct span pickle, const struct mx_pickle_key *key, struct mx_outbound **ret_outbound);
+int mx_inbound_unpickle(
+    struct span pickle, const struct mx_pickle_key *key, struct mx_inbound **ret_inbound);
+
+/* ---- sas: verification by short strings ------------------------------------------------------- */
+
+struct mx_sas;
+
+enum {
+    MX_SAS_COMMITMENT_CHARS = MX_KEY_CHARS,
+    MX_SAS_MAC_CHARS = MX_KEY_CHARS,
+    MX_SAS_EMOJIS = 64,
+};
+
+int mx_sas_create(const struct mx_random *random, struct mx_sas **ret_sas);
+void mx_sas_destroy(struct mx_sas *sas); /* wipes; NULL is fine */
+const struct mx_key *mx_sas_key(const struct mx_sas *sas);
+/* Agree with the peer's key, once. MX_EKEY for a key of small order, or our own. */
+int mx_sas_set_their_key(struct mx_sas *sas, const struct mx_key *theirs);
+
+/* Write the `commitment` of the device that accepts: it binds its key before it sees the other.
+ * `start_content` is the whole content of the start event. MX_EFORMAT, TR_ENOMEM. */
+int mx_sas_commitment(const struct mx_key *accepter_key, const struct json *start_content,
+    char ret_text[MX_SAS_COMMITMENT_CHARS + 1]);
+
+/* The names that bind strings and MACs to one verification. */
+struct mx_sas_party {
+    struct span user;
+    struct span device;
+};
+struct mx_sas_flow {
+    struct mx_sas_party us;
+    struct mx_sas_party them;
+    struct span transaction;
+    bool we_started; /* the start event that counts is ours */
+};
+struct mx_sas_code {
+    uint16_t decimals[3];
+    uint8_t emoji[7]; /* numbers in mx_sas_emojis */
+};
+/* Compute the strings that the users compare. MX_ETOOBIG for names over 2 KiB in all, TR_ENOMEM. */
+int mx_sas_show(
+    const struct mx_sas *sas, const struct mx_sas_flow *flow, struct mx_sas_code *ret_code);
+
+struct mx_sas_emoji {
+    const char *emoji; /* UTF-8 */
+    const char *name;  /* English */
+};
+extern const struct mx_sas_emoji mx_sas_emojis[MX_SAS_EMOJIS];
+
+enum mx_sas_method {
+    MX_SAS_V2,     /* hkdf-hmac-sha256.v2 */
+    MX_SAS_LEGACY, /* hkdf-hmac-sha256, with the wrong base64 of early libolm */
+};
+/* Read a `message_authentication_code`; false for an unknown one. */
+bool mx_sas_method_parse(struct span name, enum mx_sas_method *ret_method);
+
+struct mx_sas_input {
+    enum mx_sas_method method;
+    bool is_theirs;     /* the peer sends this MAC, not we */
+    struct span key_id; /* "ed25519:DEVICE", or "KEY_IDS" */
+    struct span text;   /* the key as base64, or all key ids, sorted, with commas between */
+};
+/* Compute one MAC of an m.key.verification.mac event. MX_ETOOBIG, TR_ENOMEM. */
+int mx_sas_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
+    const struct mx_sas_input *input, char ret_text[MX_SAS_MAC_CHARS + 1]);
+/* Check one MAC of the peer. MX_EMAC, MX_ETOOBIG, TR_ENOMEM. */
+int mx_sas_check_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
+    const struct mx_sas_input *input, struct span mac);
+
+/* ---- attachments: encrypted files, piece by piece --------------------------------------------- */
+
+/* The secret part of an EncryptedFile; the caller wipes it. */
+struct mx_attachment {
+    uint8_t key[32];
+    uint8_t iv[16];
+    uint8_t sha256[32]; /* of the ciphertext */
+};
+struct mx_attachment_stream {
+    void *aes; /* owned, private */
+    struct crypto_sha256_stream digest;
+    bool encrypts;
+};
+
+/* Start to encrypt under a new key, written to *ret_attachment. TR_ENOMEM. */
+int mx_attachment_encrypt(struct mx_attachment_stream *stream, const struct mx_random *random,
+    struct mx_attachment *ret_attachment);
+/* Start to decrypt. TR_ENOMEM. */
+int mx_attachment_decrypt(
+    struct mx_attachment_stream *stream, const struct mx_attachment *attachment);
+/* Transform the next piece into as many bytes at `out`, which may be the piece itself. Decrypted
+ * bytes are worth nothing before mx_attachment_decrypt_end. */
+void mx_attachment_update(struct mx_attachment_stream *stream, struct span in, void *out);
+/* Complete the attachment with the hash of all pieces. */
+void mx_attachment_encrypt_end(
+    struct mx_attachment_stream *stream, struct mx_attachment *attachment);
+/* Check the hash of all pieces. MX_EHASH: throw the bytes away. */
+int mx_attachment_decrypt_end(
+    struct mx_attachment_stream *stream, const struct mx_attachment *attachment);
+void mx_attachment_fini(struct mx_attachment_stream *stream); /* accepts a zeroed one */
+
+/* Write an EncryptedFile object as the member `key`. */
+void mx_attachment_put(struct json_writer *writer, const char *key,
+    const struct mx_attachment *attachment, struct span url);
+/* Read an EncryptedFile object. *ret_url points into the document. MX_EVERSION, MX_EFORMAT. */
+int mx_attachment_parse(
+    const struct json *file, struct mx_attachment *ret_attachment, struct span *ret_url);
+
+/* ---- key files: exported sessions under a passphrase ------------------------------------------ */
+
+enum {
+    MX_KEY_FILE_BYTES_MAX = 64 << 20,
+    MX_KEY_FILE_ROUNDS = 500000, /* for new files; the specification asks for at least 100,000 */
+    MX_PASSPHRASE_BYTES_MAX = 4096,
+};
+struct mx_key_file_options {
+    struct span passphrase;
+    uint32_t rounds; /* of PBKDF2, at least 1; in reading: the most a file may ask for */
+};
+/* Append a key file with `sessions`, a JSON array. MX_ETOOBIG, TR_ENOMEM, TR_ELIMIT. */
+int mx_key_file_encrypt(const struct mx_key_file_options *options, struct span sessions,
+    const struct mx_random *random, struct buffer *out);
+/* Append the sessions of a key file. MX_EMAC for another passphrase or changed bytes; MX_EFORMAT,
+ * MX_EBASE64, MX_EVERSION, MX_EROUNDS, MX_ETOOBIG, TR_ENOMEM, TR_ELIMIT. */
+int mx_key_file_decrypt(
+    const struct mx_key_file_options *options, struct span text, struct buffer *sessions);
 
 #endif

@@ -521,3 +521,42 @@ done:
     crypto_wipe(&next, sizeof next);
     return rc;
 }
+
+/* ---- pickling -------------------------------------------------------------------------------- */
+
+static void olm_pack_steps(struct mx__pack *pack, struct olm_step *steps, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        mx__pack_bytes(pack, steps[i].ratchet_key.bytes, MX_KEY_BYTES);
+        mx__pack_bytes(pack, steps[i].secret, sizeof steps[i].secret);
+        mx__pack_u32(pack, &steps[i].index, UINT32_MAX);
+    }
+}
+
+static void olm_pack(struct mx__pack *pack, void *object)
+{
+    struct mx_olm *olm = object;
+
+    mx__pack_bytes(pack, olm->their_identity.bytes, MX_KEY_BYTES);
+    mx__pack_bytes(pack, olm->first_identity.bytes, MX_KEY_BYTES);
+    mx__pack_bytes(pack, olm->base_key.bytes, MX_KEY_BYTES);
+    mx__pack_bytes(pack, olm->one_time_key.bytes, MX_KEY_BYTES);
+    mx__pack_bool(pack, &olm->has_received);
+    mx__pack_bool(pack, &olm->has_sending);
+    mx__pack_bytes(pack, olm->root, sizeof olm->root);
+    mx__pack_key_pair(pack, &olm->ratchet);
+    olm_pack_steps(pack, &olm->sending, 1);
+    mx__pack_u32(pack, &olm->chain_count, MX_OLM_CHAINS_MAX);
+    olm_pack_steps(pack, olm->chains, olm->chain_count);
+    mx__pack_u32(pack, &olm->skipped_count, MX_OLM_SKIPPED_MAX);
+    olm_pack_steps(pack, olm->skipped, olm->skipped_count);
+    if (pack->rc == 0 && !olm->has_sending && olm->chain_count == 0)
+        pack->rc = MX_EFORMAT; /* it could neither send nor receive */
+}
+
+static const struct mx__pickle_kind olm_kind = {
+    .id = 2,
+    .size = sizeof(struct mx_olm),
+    .pack = olm_pack,
+};
+MX__PICKLE(olm, olm_kind)

@@ -80,3 +80,18 @@ int mx_outbound_encrypt(struct mx_outbound *outbound, struct span plaintext, str
     buffer_free(&message);
     return rc;
 }
+
+static void outbound_pack(struct mx__pack *pack, void *object)
+{
+    struct mx_outbound *outbound = object;
+
+    mx__pack_ratchet(pack, &outbound->ratchet);
+    mx__pack_signing_pair(pack, &outbound->signing);
+}
+
+static const struct mx__pickle_kind outbound_kind = {
+    .id = 3,
+    .size = sizeof(struct mx_outbound),
+    .pack = outbound_pack,
+};
+MX__PICKLE(outbound, outbound_kind)

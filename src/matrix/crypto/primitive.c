@@ -15,7 +15,7 @@
 #include "matrix/crypto/mx_private.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static EVP_CIPHER *aes_modes[2]; /* kept: fetching one costs more than a short message */
+static EVP_CIPHER *aes_modes[3]; /* kept: fetching one costs more than a short message */
 
 static void primitive_set_up(void)
 {
@@ -24,6 +24,7 @@ static void primitive_set_up(void)
     (void)rc;
     aes_modes[MX__AES_CBC] = EVP_CIPHER_fetch(NULL, "AES-256-CBC", NULL);
     aes_modes[MX__AES_CTR] = EVP_CIPHER_fetch(NULL, "AES-256-CTR", NULL);
+    aes_modes[MX__AES_GCM] = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
 }
 
 const char *mx_error_text(int error)
@@ -101,11 +102,11 @@ void mx__hkdf(struct span salt, struct span secret, struct span info, void *ret_
 {
     static const uint8_t no_salt[CRYPTO_SHA256_BYTES];
     uint8_t key[CRYPTO_SHA256_BYTES], block[CRYPTO_SHA256_BYTES];
-    uint8_t input[CRYPTO_SHA256_BYTES + 1024 + 1];
+    uint8_t input[CRYPTO_SHA256_BYTES + MX__HKDF_INFO_MAX + 1];
     uint8_t *out = ret_bytes;
     size_t before = 0, part;
 
-    tr_assert(info.size <= 1024);
+    tr_assert(info.size <= MX__HKDF_INFO_MAX);
     tr_assert(size <= 255 * sizeof block);
     if (salt.size == 0)
         salt = MX__BYTES(no_salt);

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pickle.c: objects as bytes for a database. The format is our own:
+ *
+ *     "MXP" version(1) kind(1) salt(16) | AES-256-GCM of the members | tag(16)
+ *
+ * The first 21 bytes are authenticated with the rest. Key and nonce are HKDF(salt, key of the host),
+ * so no two pickles share them, however many there are. */
+#include <openssl/err.h>
+#include <openssl/evp.h>
+
+#include <troupe/error.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "crypto/digest.h"
+#include "matrix/crypto/mx_private.h"
+
+enum {
+    PICKLE_VERSION = 1,
+    PICKLE_SALT_BYTES = 16,
+    PICKLE_HEAD_BYTES = 5 + PICKLE_SALT_BYTES,
+    PICKLE_TAG_BYTES = 16,
+    PICKLE_BYTES_MAX = 1 << 20, /* an account with MX_ONE_TIME_KEYS_MAX keys has half of it */
+};
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+void mx__pack_bytes(struct mx__pack *pack, void *bytes, size_t size)
+{
+    if (pack->mode == MX__PACK_WRITE)
+        buffer_append(&pack->bytes, bytes, size);
+    if (pack->mode == MX__PACK_READ && pack->rc == 0) {
+        if (pack->bytes.size - pack->used < size)
+            pack->rc = MX_EFORMAT;
+        else
+            memcpy(bytes, pack->bytes.bytes + pack->used, size);
+    }
+    pack->used += size;
+}
+
+void mx__pack_u64(struct mx__pack *pack, uint64_t *number)
+{
+    uint8_t bytes[8];
+
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(*number >> (56 - 8 * i));
+    mx__pack_bytes(pack, bytes, sizeof bytes);
+    for (int i = 0; pack->mode == MX__PACK_READ && i < 8; i++)
+        *number = *number << 8 | bytes[i];
+}
+
+void mx__pack_u32(struct mx__pack *pack, uint32_t *number, uint32_t max)
+{
+    uint64_t wide = *number;
+
+    mx__pack_u64(pack, &wide);
+    if (wide <= max)
+        *number = (uint32_t)wide;
+    else if (pack->rc == 0)
+        pack->rc = MX_EFORMAT;
+}
+
+void mx__pack_bool(struct mx__pack *pack, bool *truth)
+{
+    uint32_t number = *truth;
+
+    mx__pack_u32(pack, &number, 1);
+    *truth = number == 1;
+}
+
+void mx__pack_key_pair(struct mx__pack *pack, struct mx__key_pair *pair)
+{
+    mx__pack_bytes(pack, pair->public_key.bytes, sizeof pair->public_key.bytes);
+    mx__pack_bytes(pack, pair->secret, sizeof pair->secret);
+}
+
+void mx__pack_signing_pair(struct mx__pack *pack, struct mx__signing_pair *pair)
+{
+    mx__pack_bytes(pack, pair->public_key.bytes, sizeof pair->public_key.bytes);
+    mx__pack_bytes(pack, pair->secret, sizeof pair->secret);
+}
+
+void mx__pack_ratchet(struct mx__pack *pack, struct mx__ratchet *ratchet)
+{
+    mx__pack_bytes(pack, ratchet->parts, sizeof ratchet->parts);
+    mx__pack_u32(pack, &ratchet->index, UINT32_MAX);
+}
+
+/* ---- encryption ------------------------------------------------------------------------------ */
+
+struct pickle_secret {
+    uint8_t key[32];
+    uint8_t nonce[16]; /* GCM uses 12 */
+};
+
+/* Create a context that has authenticated the head; NULL when out of memory. */
+static EVP_CIPHER_CTX *pickle_cipher(
+    const struct mx_pickle_key *key, bool encrypts, const uint8_t head[PICKLE_HEAD_BYTES])
+{
+    const struct span salt = { (const char *)head + 5, PICKLE_SALT_BYTES };
+    struct pickle_secret secret;
+    EVP_CIPHER_CTX *gcm;
+    int written;
+
+    mx__hkdf(salt, MX__BYTES(key->bytes), SPAN("TROUPE_MX_PICKLE"), &secret, sizeof secret);
+    gcm = mx__aes_create(MX__AES_GCM, encrypts, secret.key, secret.nonce);
+    crypto_wipe(&secret, sizeof secret);
+    if (gcm != NULL && EVP_CipherUpdate(gcm, NULL, &written, head, PICKLE_HEAD_BYTES) == 1)
+        return gcm;
+    mx__aes_destroy(gcm);
+    return NULL;
+}
+
+static int pickle_seal(const struct mx_pickle_key *key, const uint8_t head[PICKLE_HEAD_BYTES],
+    struct span members, struct buffer *out)
+{
+    char *at = buffer_reserve(out, PICKLE_HEAD_BYTES + members.size + PICKLE_TAG_BYTES);
+    uint8_t *body;
+    EVP_CIPHER_CTX *gcm;
+    int last = 0, rc;
+
+    if (at == NULL)
+        return out->failed;
+    gcm = pickle_cipher(key, true, head);
+    if (gcm == NULL)
+        return TR_ENOMEM;
+    memcpy(at, head, PICKLE_HEAD_BYTES);
+    body = (uint8_t *)at + PICKLE_HEAD_BYTES;
+    mx__aes_update(gcm, members, body);
+    rc =
+        EVP_CipherFinal_ex(gcm, body + members.size, &last) == 1 &&
+        EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_GET_TAG, PICKLE_TAG_BYTES, body + members.size) == 1;
+    tr_assert(rc == 1 && last == 0);
+    mx__aes_destroy(gcm);
+    buffer_grew(out, PICKLE_HEAD_BYTES + members.size + PICKLE_TAG_BYTES);
+    return 0;
+}
+
+static int pickle_open(const struct mx_pickle_key *key, struct span pickle, struct buffer *members)
+{
+    const size_t size = pickle.size - PICKLE_HEAD_BYTES - PICKLE_TAG_BYTES;
+    const uint8_t *head = (const uint8_t *)pickle.at;
+    uint8_t tag[PICKLE_TAG_BYTES];
+    char *out = buffer_reserve(members, size + 1);
+    EVP_CIPHER_CTX *gcm;
+    int last = 0, rc = 0;
+
+    if (out == NULL)
+        return members->failed;
+    gcm = pickle_cipher(key, false, head);
+    if (gcm == NULL)
+        return TR_ENOMEM;
+    mx__aes_update(gcm, (struct span){ pickle.at + PICKLE_HEAD_BYTES, size }, (uint8_t *)out);
+    memcpy(tag, head + PICKLE_HEAD_BYTES + size, sizeof tag);
+    if (EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_SET_TAG, sizeof tag, tag) != 1 ||
+        EVP_CipherFinal_ex(gcm, (uint8_t *)out + size, &last) != 1) {
+        ERR_clear_error();
+        rc = MX_EMAC;
+    }
+    mx__aes_destroy(gcm);
+    if (rc == 0)
+        buffer_grew(members, size);
+    return rc;
+}
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+int mx__pickle(const struct mx__pickle_kind *kind, const void *object,
+    const struct mx_pickle_key *key, const struct mx_random *random, struct buffer *out)
+{
+    uint8_t head[PICKLE_HEAD_BYTES] = { 'M', 'X', 'P', PICKLE_VERSION, kind->id };
+    struct mx__pack pack = { .mode = MX__PACK_COUNT };
+    void *copy = base_alloc(kind->size); /* `pack` also reads: it must not see a const object */
+    int rc = TR_ENOMEM;
+
+    if (copy == NULL)
+        return TR_ENOMEM;
+    memcpy(copy, object, kind->size);
+    kind->pack(&pack, copy);
+    tr_assert(pack.used <= PICKLE_BYTES_MAX - PICKLE_HEAD_BYTES - PICKLE_TAG_BYTES);
+    pack.mode = MX__PACK_WRITE;
+    /* The room is made once: a buffer that grows leaves copies of the secrets behind. */
+    if (buffer_reserve(&pack.bytes, pack.used) != NULL) {
+        kind->pack(&pack, copy);
+        tr_assert(pack.rc == 0 && pack.bytes.failed == 0);
+        random->fill(random->data, head + 5, PICKLE_SALT_BYTES);
+        rc = pickle_seal(key, head, (struct span){ pack.bytes.bytes, pack.bytes.size }, out);
+    }
+    mx_wipe_buffer(&pack.bytes);
+    crypto_wipe(copy, kind->size);
+    base_free(copy);
+    return rc;
+}
+
+static int pickle_check_head(const struct mx__pickle_kind *kind, struct span pickle)
+{
+    if (pickle.size > PICKLE_BYTES_MAX)
+        return MX_ETOOBIG;
+    if (pickle.size < PICKLE_HEAD_BYTES + PICKLE_TAG_BYTES || memcmp(pickle.at, "MXP", 3) != 0)
+        return MX_EFORMAT;
+    if (pickle.at[3] != PICKLE_VERSION)
+        return MX_EVERSION;
+    return pickle.at[4] == (char)kind->id ? 0 : MX_EFORMAT;
+}
+
+int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
+    const struct mx_pickle_key *key, void **ret_object)
+{
+    struct mx__pack pack = { .mode = MX__PACK_READ };
+    void *object;
+    int rc = pickle_check_head(kind, pickle);
+
+    if (rc != 0)
+        return rc;
+    object = base_calloc(kind->size);
+    rc = object == NULL ? TR_ENOMEM : pickle_open(key, pickle, &pack.bytes);
+    if (rc == 0) {
+        kind->pack(&pack, object);
+        rc = pack.rc == 0 && pack.used != pack.bytes.size ? MX_EFORMAT : pack.rc;
+    }
+    mx_wipe_buffer(&pack.bytes);
+    if (rc == 0)
+        *ret_object = object;
+    else if (object != NULL) {
+        if (kind->release != NULL)
+            kind->release(object);
+        crypto_wipe(object, kind->size);
+        base_free(object);
+    }
+    return rc;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <troupe/error.h>
+
+#include "base/alloc.h"
+#include "mx_stage.h"
+
+static const struct mx_pickle_key host_key = { "0123456789abcdef0123456789abcdef" };
+
+/* Pickle, destroy and create again. */
+#define REVIVE(noun, object)                                                                       \
+    do {                                                                                           \
+        struct buffer pickle_ = { 0 };                                                             \
+                                                                                                   \
+        CHECK_EQ_INT(mx_##noun##_pickle(*(object), &host_key, mx_stage_random(), &pickle_), 0);    \
+        mx_##noun##_destroy(*(object));                                                            \
+        *(object) = NULL;                                                                          \
+        CHECK_EQ_INT(mx_##noun##_unpickle(mx_stage_span(&pickle_), &host_key, object), 0);         \
+        buffer_free(&pickle_);                                                                     \
+    } while (0)
+
+TEST(pickle, olm_sessions_go_on_where_they_were)
+{
+    struct buffer kept[8] = { 0 }, body = { 0 };
+    struct mx_stage stage;
+    enum mx_olm_type type;
+
+    mx_stage_init(&stage);
+    REVIVE(account, &stage.alice);
+    REVIVE(account, &stage.bob);
+    REVIVE(olm, &stage.to_bob);
+    mx_stage_meet(&stage);
+    CHECK_EQ_U64(mx_account_one_time_key_count(stage.bob), 2);
+    for (int round = 0; round < 8; round++) {
+        mx_stage_send(stage.to_bob, "kept", &kept[round]);
+        type = mx_stage_send(stage.to_bob, "now", &body);
+        REVIVE(olm, &stage.to_alice);
+        mx_stage_receive(stage.to_alice, type, &body, "now");
+        REVIVE(olm, &stage.to_bob);
+        type = mx_stage_send(stage.to_alice, "answer", &body);
+        mx_stage_receive(stage.to_bob, type, &body, "answer");
+    }
+    REVIVE(olm, &stage.to_alice);
+    for (int round = 4; round < 8; round++) /* chains before the last five are dropped */
+        mx_stage_receive(stage.to_alice, MX_OLM_NORMAL, &kept[round], "kept");
+    for (int round = 0; round < 8; round++)
+        buffer_free(&kept[round]);
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}
+
+TEST(pickle, megolm_sessions_go_on_where_they_were)
+{
+    struct mx_outbound *outbound = NULL;
+    struct mx_inbound *inbound = NULL;
+    struct buffer key = { 0 }, body = { 0 }, plaintext = { 0 };
+    uint32_t index;
+
+    CHECK_EQ_INT(mx_outbound_create(mx_stage_random(), &outbound), 0);
+    REVIVE(outbound, &outbound);
+    CHECK_EQ_INT(mx_outbound_key(outbound, &key), 0);
+    CHECK_EQ_INT(mx_inbound_create(mx_stage_span(&key), &inbound), 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        buffer_clear(&body);
+        buffer_clear(&plaintext);
+        CHECK_EQ_INT(mx_outbound_encrypt(outbound, SPAN("text"), &body), 0);
+        REVIVE(outbound, &outbound);
+        REVIVE(inbound, &inbound);
+        CHECK_EQ_INT(mx_inbound_decrypt(inbound, mx_stage_span(&body), &plaintext, &index), 0);
+        CHECK_EQ_U64(index, i);
+    }
+    CHECK(mx_inbound_is_verified(inbound));
+    mx_wipe_buffer(&key);
+    mx_wipe_buffer(&plaintext);
+    buffer_free(&body);
+    mx_outbound_destroy(outbound);
+    mx_inbound_destroy(inbound);
+}
+
+TEST(pickle, an_account_keeps_all_its_keys)
+{
+    struct mx_account *account = NULL;
+    struct mx_one_time_key before, after;
+    struct mx_key identity, signing;
+
+    CHECK_EQ_INT(mx_account_create(mx_stage_random(), &account), 0);
+    mx_account_add_one_time_keys(account, MX_ONE_TIME_KEYS_MAX, mx_stage_random());
+    mx_account_rotate_fallback(account, mx_stage_random());
+    mx_account_rotate_fallback(account, mx_stage_random());
+    mx_account_mark_published(account, 100);
+    CHECK(mx_account_one_time_key_at(account, 4321, &before));
+    identity = *mx_account_identity_key(account);
+    signing = *mx_account_signing_key(account);
+    REVIVE(account, &account);
+    CHECK(mx_account_one_time_key_at(account, 4321, &after));
+    CHECK(before.id == after.id && mx_key_equal(&before.key, &after.key));
+    CHECK(mx_account_one_time_key_at(account, 100, &after) && after.is_published);
+    CHECK(mx_account_one_time_key_at(account, 101, &after) && !after.is_published);
+    CHECK(mx_account_fallback_key(account, &after));
+    CHECK_EQ_U64(after.id, MX_ONE_TIME_KEYS_MAX + 1);
+    CHECK(mx_key_equal(&identity, mx_account_identity_key(account)));
+    CHECK(mx_key_equal(&signing, mx_account_signing_key(account)));
+    mx_account_add_one_time_keys(account, 1, mx_stage_random());
+    mx_account_one_time_key_at(account, MX_ONE_TIME_KEYS_MAX - 1, &after);
+    CHECK_EQ_U64(after.id, MX_ONE_TIME_KEYS_MAX + 2);
+    mx_account_destroy(account);
+}
+
+static struct buffer pickled_session(void)
+{
+    struct buffer pickle = { 0 };
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    CHECK_EQ_INT(mx_olm_pickle(stage.to_bob, &host_key, mx_stage_random(), &pickle), 0);
+    mx_stage_fini(&stage);
+    return pickle;
+}
+
+TEST(pickle, changed_and_cut_bytes_are_refused)
+{
+    struct buffer pickle = pickled_session();
+    struct mx_olm *olm = NULL;
+
+    for (size_t i = 0; i < pickle.size; i++) {
+        pickle.bytes[i] = (char)(pickle.bytes[i] ^ 0x10);
+        CHECK_EQ_INT(
+            mx_olm_unpickle(mx_stage_span(&pickle), &host_key, &olm), i < 3 || i == 4 ? MX_EFORMAT
+                                                                      : i == 3        ? MX_EVERSION
+                                                                                      : MX_EMAC);
+        pickle.bytes[i] = (char)(pickle.bytes[i] ^ 0x10);
+        CHECK_EQ_INT(mx_olm_unpickle((struct span){ pickle.bytes, i }, &host_key, &olm),
+            i < 37 ? MX_EFORMAT : MX_EMAC);
+    }
+    buffer_free(&pickle);
+}
+
+TEST(pickle, another_key_or_kind_is_refused)
+{
+    struct buffer pickle = pickled_session();
+    const struct mx_pickle_key other = { "another key of the host, of 32 b" };
+    struct mx_inbound *inbound = NULL;
+    struct mx_olm *olm = NULL;
+
+    CHECK_EQ_INT(mx_olm_unpickle(mx_stage_span(&pickle), &other, &olm), MX_EMAC);
+    CHECK_EQ_INT(mx_inbound_unpickle(mx_stage_span(&pickle), &host_key, &inbound), MX_EFORMAT);
+    pickle.bytes[4] = 4; /* says it is one: the kind is authenticated too */
+    CHECK_EQ_INT(mx_inbound_unpickle(mx_stage_span(&pickle), &host_key, &inbound), MX_EMAC);
+    buffer_free(&pickle);
+}
+
+TEST(pickle, two_pickles_of_one_object_differ)
+{
+    struct mx_account *account = NULL;
+    struct buffer first = { 0 }, second = { 0 };
+
+    CHECK_EQ_INT(mx_account_create(mx_stage_random(), &account), 0);
+    mx_account_pickle(account, &host_key, mx_stage_random(), &first);
+    mx_account_pickle(account, &host_key, mx_stage_random(), &second);
+    CHECK_EQ_U64(first.size, second.size);
+    CHECK(memcmp(first.bytes + 5, second.bytes + 5, 16) != 0);
+    CHECK(memcmp(first.bytes + 21, second.bytes + 21, 32) != 0);
+    buffer_free(&first);
+    buffer_free(&second);
+    mx_account_destroy(account);
+}
+
+TEST(pickle, out_of_memory_is_reported)
+{
+    struct mx_account *account = NULL, *revived = NULL;
+    struct buffer pickle = { 0 };
+    uint64_t faults = 0;
+    int rc;
+
+    CHECK_EQ_INT(mx_account_create(mx_stage_random(), &account), 0);
+    mx_account_add_one_time_keys(account, 10, mx_stage_random());
+    do {
+        base_fault_countdown(++faults, 1);
+        buffer_clear(&pickle);
+        rc = mx_account_pickle(account, &host_key, mx_stage_random(), &pickle);
+        base_fault_countdown(0, 0);
+        CHECK(rc == 0 || rc == TR_ENOMEM);
+    } while (rc != 0);
+    CHECK(faults > 3);
+    faults = 0;
+    do {
+        base_fault_countdown(++faults, 1);
+        rc = mx_account_unpickle(mx_stage_span(&pickle), &host_key, &revived);
+        base_fault_countdown(0, 0);
+        CHECK(rc == 0 || rc == TR_ENOMEM);
+    } while (rc != 0);
+    CHECK(faults > 3);
+    CHECK_EQ_U64(mx_account_one_time_key_count(revived), 10);
+    buffer_free(&pickle);
+    mx_account_destroy(account);
+    mx_account_destroy(revived);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The primitives against Wycheproof, as this folder uses them. */
+#include <stdlib.h>
+
+#include "matrix/crypto/mx_private.h"
+#include "mx_stage.h"
+#include "shared.h"
+
+enum { BYTES_MAX = 16384 };
+
+/* The bytes of a hex member. */
+struct vector_bytes {
+    uint8_t at[BYTES_MAX];
+    size_t size;
+};
+
+static struct span hex_member(
+    const struct json *test, const char *key, struct vector_bytes *ret_bytes)
+{
+    struct span text;
+
+    CHECK(json_string(json_get(test, key), &text));
+    CHECK_EQ_INT(crypto_hex_decode(text, ret_bytes->at, BYTES_MAX, &ret_bytes->size), 0);
+    return (struct span){ (char *)ret_bytes->at, ret_bytes->size };
+}
+
+static bool is_result(const struct json *test, const char *result)
+{
+    struct span text;
+
+    return json_string(json_get(test, "result"), &text) && span_is(text, result);
+}
+
+/* Run a check on every test of a file and return their number. */
+static unsigned each_vector(
+    const char *name, void (*check)(const struct json *group, const struct json *test))
+{
+    struct json_doc doc = { 0 };
+    unsigned count = 0;
+    size_t size;
+    char *text = shared_read(name, &size);
+
+    CHECK_EQ_INT(json_parse(&doc, text, size, 0), 0);
+    for (struct json_iter g = json_iterate(json_get(json_root(&doc), "testGroups")); json_next(&g);)
+        for (struct json_iter t = json_iterate(json_get(g.value, "tests")); json_next(&t); count++)
+            check(g.value, t.value);
+    json_doc_free(&doc);
+    free(text);
+    return count;
+}
+
+static void check_x25519(const struct json *group, const struct json *test)
+{
+    static const uint8_t zero[MX_KEY_BYTES];
+    struct vector_bytes secret, public_key, shared;
+    struct mx__key_pair pair;
+    uint8_t ours[MX_KEY_BYTES];
+    struct mx_key key;
+    int rc;
+
+    (void)group;
+    hex_member(test, "private", &secret);
+    hex_member(test, "public", &public_key);
+    hex_member(test, "shared", &shared);
+    CHECK(secret.size == 32 && public_key.size == 32 && shared.size == 32);
+    memcpy(pair.secret, secret.at, 32);
+    memcpy(key.bytes, public_key.at, 32);
+    rc = mx__agree(&pair, &key, ours);
+    CHECK_EQ_INT(rc, memcmp(shared.at, zero, 32) == 0 ? MX_EKEY : 0);
+    CHECK(rc != 0 || memcmp(ours, shared.at, 32) == 0);
+}
+
+TEST(primitive, x25519_of_wycheproof)
+{
+    CHECK_EQ_U64(each_vector("vectors/wycheproof/x25519_test.json", check_x25519), 518);
+}
+
+static void check_ed25519(const struct json *group, const struct json *test)
+{
+    struct vector_bytes public_key, message, signature;
+    struct mx_key key;
+    struct span bytes;
+    int rc = MX_ESIGNATURE;
+
+    hex_member(json_get(group, "publicKey"), "pk", &public_key);
+    bytes = hex_member(test, "msg", &message);
+    hex_member(test, "sig", &signature);
+    CHECK_EQ_U64(public_key.size, sizeof key.bytes);
+    memcpy(key.bytes, public_key.at, sizeof key.bytes);
+    if (signature.size == MX_SIGNATURE_BYTES)
+        rc = mx_verify(&key, bytes.at, bytes.size, signature.at);
+    CHECK_EQ_INT(rc, is_result(test, "valid") ? 0 : MX_ESIGNATURE);
+}
+
+TEST(primitive, ed25519_of_wycheproof)
+{
+    CHECK_EQ_U64(each_vector("vectors/wycheproof/ed25519_test.json", check_ed25519), 151);
+}
+
+static void check_hkdf(const struct json *group, const struct json *test)
+{
+    struct vector_bytes secret, salt, info, expected;
+    static uint8_t ours[255 * 32];
+    int64_t size = 0;
+
+    (void)group;
+    if (!is_result(test, "valid")) /* more bytes than HKDF has: our callers never ask */
+        return;
+    CHECK(json_int(json_get(test, "size"), &size) && size <= (int64_t)sizeof ours);
+    hex_member(test, "okm", &expected);
+    mx__hkdf(hex_member(test, "salt", &salt), hex_member(test, "ikm", &secret),
+        hex_member(test, "info", &info), ours, (size_t)size);
+    CHECK(memcmp(ours, expected.at, (size_t)size) == 0);
+}
+
+TEST(primitive, hkdf_of_wycheproof)
+{
+    CHECK_EQ_U64(each_vector("vectors/wycheproof/hkdf_sha256_test.json", check_hkdf), 86);
+}
+
+static void check_hmac(const struct json *group, const struct json *test)
+{
+    struct vector_bytes key, message, tag;
+    uint8_t ours[CRYPTO_SHA256_BYTES];
+    bool is_equal;
+
+    (void)group;
+    hex_member(test, "key", &key);
+    hex_member(test, "msg", &message);
+    hex_member(test, "tag", &tag);
+    crypto_hmac_sha256(key.at, key.size, message.at, message.size, ours);
+    is_equal = tag.size <= sizeof ours && crypto_equal(ours, tag.at, tag.size);
+    CHECK_EQ_INT(is_equal, is_result(test, "valid"));
+}
+
+TEST(primitive, hmac_of_wycheproof)
+{
+    CHECK_EQ_U64(each_vector("vectors/wycheproof/hmac_sha256_test.json", check_hmac), 174);
+}
+
+/* Open a ciphertext with a right MAC: then padding alone decides. */
+static void check_cbc(const struct json *group, const struct json *test)
+{
+    struct mx__message_keys keys = { 0 };
+    struct vector_bytes key, iv, message, ciphertext;
+    struct buffer plaintext = { 0 };
+    struct span body;
+    uint8_t mac[CRYPTO_SHA256_BYTES];
+    int rc;
+
+    (void)group;
+    hex_member(test, "key", &key);
+    hex_member(test, "iv", &iv);
+    hex_member(test, "msg", &message);
+    body = hex_member(test, "ct", &ciphertext);
+    if (key.size != sizeof keys.aes)
+        return;
+    memcpy(keys.aes, key.at, sizeof keys.aes);
+    memcpy(keys.iv, iv.at, sizeof keys.iv);
+    crypto_hmac_sha256(keys.mac, sizeof keys.mac, body.at, body.size, mac);
+    memcpy(ciphertext.at + ciphertext.size, mac, MX__MAC_BYTES);
+    rc = mx__open(&keys, body, body, &plaintext);
+    CHECK_EQ_INT(rc, is_result(test, "valid") ? 0 : MX_EFORMAT);
+    if (rc == 0)
+        CHECK(plaintext.size == message.size &&
+              memcmp(plaintext.bytes, message.at, message.size) == 0);
+    mx_wipe_buffer(&plaintext);
+}
+
+TEST(primitive, aes_cbc_of_wycheproof)
+{
+    CHECK_EQ_U64(each_vector("vectors/wycheproof/aes_cbc_pkcs5_test.json", check_cbc), 216);
+}
+
+TEST(primitive, base64_is_read_with_and_without_padding)
+{
+    uint8_t bytes[8];
+    size_t size;
+
+    CHECK_EQ_INT(mx_base64_decode(SPAN("AQID"), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(mx_base64_decode(SPAN("AQI"), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_U64(size, 2);
+    CHECK_EQ_INT(mx_base64_decode(SPAN("AQI="), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_U64(size, 2);
+    CHECK_EQ_INT(mx_base64_decode(SPAN("AQJ"), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(mx_base64_decode(SPAN("AQ-_"), bytes, sizeof bytes, &size), MX_EBASE64);
+    CHECK_EQ_INT(mx_base64_decode(SPAN("A"), bytes, sizeof bytes, &size), MX_EBASE64);
+    CHECK_EQ_INT(mx_base64_decode(SPAN("AQIDBAUGBwgJ"), bytes, sizeof bytes, &size), MX_ETOOBIG);
+}
+
+TEST(primitive, fields_are_read_in_any_order)
+{
+    /* An unknown number and unknown bytes stand between; the second ciphertext counts. */
+    static const char message[] = "\x03\x12\x01x\x18\x96\x01\x2a\x02zz\x08\x07\x12\x02yy";
+    struct mx__field fields[] = { { .tag = 0x08 }, { .tag = 0x12 } };
+
+    CHECK_EQ_INT(mx__read_fields(SPAN(message), fields, 2), 0);
+    CHECK_EQ_U64(fields[0].number, 7);
+    CHECK(span_is(fields[1].bytes, "yy"));
+}
+
+TEST(primitive, malformed_fields_are_refused)
+{
+    const struct {
+        struct span message;
+        int rc;
+    } cases[] = {
+        { SPAN(""), MX_EFORMAT }, { SPAN("\x02\x08\x01\x12\x01x"), MX_EVERSION },
+        { SPAN("\x03\x08\x01"), MX_EFORMAT },          /* no ciphertext */
+        { SPAN("\x03\x08\x01\x12"), MX_EFORMAT },      /* no length */
+        { SPAN("\x03\x08\x01\x12\x02x"), MX_EFORMAT }, /* cut */
+        { SPAN("\x03\x08\x01\x12\x00"), MX_EFORMAT },  /* empty */
+        { SPAN("\x03\x08\x81\x12\x01x"), MX_EFORMAT }, /* the index swallows the rest */
+        { SPAN("\x03\x08\x80\x80\x80\x80\x10\x12\x01x"), MX_EFORMAT }, /* index 2^32 */
+        { SPAN("\x03\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02\x12\x01x"), MX_EFORMAT },
+        { SPAN("\x03\x08\x01\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01x"), MX_EFORMAT },
+        { SPAN("\x03\x08\x01\x12\x01x\x0d\x01\x01\x01\x01"), MX_EFORMAT }, /* a fixed32 */
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mx__field fields[] = { { .tag = 0x08 }, { .tag = 0x12 } };
+
+        CHECK_MSG(mx__read_fields(cases[i].message, fields, 2) == cases[i].rc, "case %zu", i);
+    }
+}

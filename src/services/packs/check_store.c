@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,6 @@
 #include "crypto/encoding.h"
 #include "services/packs/check.h"
 #include "services/packs/objects.h"
-#include "services/packs/schema.h"
 
 enum { NAME_SIZE = 256 };
 
@@ -39,95 +39,96 @@ struct run {
     packs_check_fn on_violation;
     void *data;
     uint64_t violations;
+    size_t question; /* the one that is asked */
     struct files objects, incoming;
 };
 
-static void check_report(struct run *run, const char *check, struct span subject, const char *text)
+__attribute__((format(printf, 4, 5))) static void check_report(
+    struct run *run, const char *check, struct span subject, const char *format, ...)
 {
+    char text[256];
+    va_list values;
+
     run->violations++;
-    if (run->on_violation != NULL)
-        run->on_violation(run->data, check, subject, text);
+    if (run->on_violation == NULL)
+        return;
+    va_start(values, format);
+    (void)vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    run->on_violation(run->data, check, subject, text);
 }
 
 /* ---- the database alone --------------------------------------------------------------------- */
 
-SQL_STATEMENT(wrong_active,
-    "SELECT p.name, p.state, (SELECT COUNT(*) FROM pack_versions v WHERE v.pack = p.id"
-    " AND v.is_active = 1) AS n FROM packs p WHERE (p.state = 1) <> ((SELECT COUNT(*) FROM"
-    " pack_versions v WHERE v.pack = p.id AND v.is_active = 1) = 1) ORDER BY p.name");
-SQL_STATEMENT(active_disabled, "SELECT p.name, v.version FROM pack_versions v JOIN packs p"
-                               " ON p.id = v.pack WHERE v.is_active = 1 AND (v.is_disabled = 1"
-                               " OR v.published_ms IS NULL) ORDER BY p.name");
-SQL_STATEMENT(not_on_top,
-    "SELECT p.name, v.version FROM packs p JOIN pack_versions v ON v.pack = p.id AND"
-    " v.is_active = 1 WHERE NOT EXISTS (SELECT 1 FROM pack_history h WHERE h.pack = p.id"
-    " AND h.version = v.id AND h.place = (SELECT MAX(t.place) FROM pack_history t"
-    " WHERE t.pack = p.id)) ORDER BY p.name");
-SQL_STATEMENT(not_pinned,
-    "SELECT r.name, p.name FROM pack_releases r JOIN pack_artifacts a ON a.release = r.id"
-    " JOIN packs p ON p.id = a.pack WHERE r.state <> 0 AND NOT EXISTS (SELECT 1 FROM"
-    " pack_versions v WHERE v.pack = a.pack AND v.version = a.version AND v.sha256 = a.sha256"
-    " AND v.size = a.size) ORDER BY r.name, p.name");
-SQL_STATEMENT(pinned_draft,
-    "SELECT r.name, p.name FROM pack_releases r JOIN pack_artifacts a ON a.release = r.id"
-    " JOIN packs p ON p.id = a.pack WHERE r.state = 0 AND a.version IS NOT NULL"
-    " ORDER BY r.name, p.name");
-
+/* Rows that must not exist. The first column is the subject; the second one stands between the two
+ * parts of the text. */
 static const struct {
-    const char *check;
-    const struct sql_statement *statement; /* the first column is the subject */
-    const char *text;                      /* %.*s stands for the second column, if there is one */
+    const char *check, *text, *text_end;
+    struct sql_statement statement;
 } questions[] = {
-    { "active", &wrong_active,
-        "A published pack must have one active version, and any other pack none." },
-    { "active", &active_disabled, "Its active version %.*s is disabled, or was never published." },
-    { "active", &not_on_top, "Its active version %.*s is not the one that was published last." },
-    { "releases", &not_pinned,
-        "It is published, and its artifact %.*s differs from what was pinned." },
-    { "releases", &pinned_draft, "It is a draft, and its artifact %.*s is pinned." },
+    { "active", "A published pack must have one active version, and any other pack none.", NULL,
+        { .text =
+                "SELECT p.name, p.state, (SELECT COUNT(*) FROM pack_versions v WHERE v.pack = p.id"
+                " AND v.is_active = 1) AS n FROM packs p WHERE (p.state = 1) <> ((SELECT COUNT(*)"
+                " FROM pack_versions v WHERE v.pack = p.id AND v.is_active = 1) = 1) ORDER BY"
+                " p.name" } },
+    { "active", "Its active version ", " is disabled, or was never published.",
+        { .text =
+                "SELECT p.name, v.version FROM pack_versions v JOIN packs p ON p.id = v.pack WHERE"
+                " v.is_active = 1 AND (v.is_disabled = 1 OR v.published_ms IS NULL) ORDER BY "
+                "p.name" } },
+    { "active", "Its active version ", " is not the one that was published last.",
+        { .text =
+                "SELECT p.name, v.version FROM packs p JOIN pack_versions v ON v.pack = p.id AND"
+                " v.is_active = 1 WHERE NOT EXISTS (SELECT 1 FROM pack_history h WHERE h.pack ="
+                " p.id AND h.version = v.id AND h.place = (SELECT MAX(t.place) FROM pack_history t"
+                " WHERE t.pack = p.id)) ORDER BY p.name" } },
+    { "releases", "It is published, and its artifact ", " differs from what was pinned.",
+        { .text =
+                "SELECT r.name, p.name FROM pack_releases r JOIN pack_artifacts a ON a.release ="
+                " r.id JOIN packs p ON p.id = a.pack WHERE r.state <> 0 AND NOT EXISTS (SELECT 1"
+                " FROM pack_versions v WHERE v.pack = a.pack AND v.version = a.version AND v.sha256"
+                " = a.sha256 AND v.size = a.size) ORDER BY r.name, p.name" } },
+    { "releases", "It is a draft, and its artifact ", " is pinned.",
+        { .text = "SELECT r.name, p.name FROM pack_releases r JOIN pack_artifacts a ON a.release ="
+                  " r.id JOIN packs p ON p.id = a.pack WHERE r.state = 0 AND a.version IS NOT NULL"
+                  " ORDER BY r.name, p.name" } },
 };
-enum { QUESTIONS = sizeof questions / sizeof questions[0] };
 
-static int check_read_rows(
-    struct run *run, const struct sql_statement *statement, struct sql_unit **ret_unit)
+/* Call `each` with every row of a statement, until it fails. */
+static int check_each_row(struct run *run, const struct sql_statement *statement,
+    int (*each)(struct run *run, const struct sql_unit *unit, uint32_t row))
 {
     struct sql_unit *unit = sql_unit_create(0);
-    int rc;
+    int rc = TR_ENOMEM;
 
-    if (unit == NULL)
-        return TR_ENOMEM;
-    sql_unit_step(unit, statement, SQL_ROWS_ANY);
-    rc = sql_read_wait(run->sql, unit);
-    if (rc < 0)
-        sql_unit_destroy(unit);
-    else
-        *ret_unit = unit;
+    if (unit != NULL) {
+        sql_unit_step(unit, statement, SQL_ROWS_ANY);
+        rc = sql_read_wait(run->sql, unit);
+    }
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
+        rc = each(run, unit, i);
+    sql_unit_destroy(unit);
     return rc;
 }
 
-static int check_run_question(struct run *run, size_t number)
+static int report_row(struct run *run, const struct sql_unit *unit, uint32_t row)
 {
-    const char *placeholder = strstr(questions[number].text, "%.*s");
-    struct sql_unit *unit;
-    char text[256];
-    int rc = check_read_rows(run, questions[number].statement, &unit);
+    const char *end = questions[run->question].text_end;
+    struct span what = end == NULL ? (struct span){ "", 0 } : sql_row_bytes(unit, 0, row, 1);
 
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        struct span what = { "", 0 };
-
-        if (placeholder != NULL)
-            what = sql_row_bytes(unit, 0, i, 1);
-        (void)snprintf(text, sizeof text, "%.*s%.*s%s",
-            placeholder == NULL ? (int)strlen(questions[number].text)
-                                : (int)(placeholder - questions[number].text),
-            questions[number].text, (int)what.size, what.at,
-            placeholder == NULL ? "" : placeholder + 4);
-        check_report(run, questions[number].check, sql_row_bytes(unit, 0, i, 0), text);
-    }
-    sql_unit_destroy(unit);
+    check_report(run, questions[run->question].check, sql_row_bytes(unit, 0, row, 0), "%s%.*s%s",
+        questions[run->question].text, (int)what.size, what.at, end == NULL ? "" : end);
     return 0;
+}
+
+static int ask_questions(struct run *run)
+{
+    int rc = 0;
+
+    for (; rc == 0 && run->question < sizeof questions / sizeof questions[0]; run->question++)
+        rc = check_each_row(run, &questions[run->question].statement, report_row);
+    return rc;
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
@@ -221,96 +222,66 @@ static void check_hex(struct span hash, char ret_hex[2 * CRYPTO_SHA256_BYTES + 1
 
 static int check_object(struct run *run, const struct sql_unit *unit, uint32_t row)
 {
-    struct span hash = sql_row_bytes(unit, 0, row, 0), name = sql_row_bytes(unit, 0, row, 2);
-    struct span version = sql_row_bytes(unit, 0, row, 3);
-    char hex[2 * CRYPTO_SHA256_BYTES + 1] = "", subject[256], text[160];
+    struct span name = sql_row_bytes(unit, 0, row, 2), version = sql_row_bytes(unit, 0, row, 3);
+    int64_t size = sql_row_int(unit, 0, row, 1);
+    char hex[2 * CRYPTO_SHA256_BYTES + 1] = "", subject[256];
     struct span what = { subject, 0 };
     struct file *file;
+    bool was_wanted;
     int fd, rc;
 
     what.size = (size_t)snprintf(subject, sizeof subject, "%.*s %.*s", (int)name.size, name.at,
         (int)version.size, version.at);
-    check_hex(hash, hex);
+    check_hex(sql_row_bytes(unit, 0, row, 0), hex);
     file = check_find_file(&run->objects, span_of(hex));
     if (file == NULL) {
-        (void)snprintf(text, sizeof text, "Its object %s is missing.", hex);
-        check_report(run, "rows", what, text);
+        check_report(run, "rows", what, "Its object %s is missing.", hex);
         return 0;
     }
-    if (file->size != (uint64_t)sql_row_int(unit, 0, row, 1)) {
-        (void)snprintf(text, sizeof text, "Its row says %lld bytes, and its object has %llu.",
-            (long long)sql_row_int(unit, 0, row, 1), (unsigned long long)file->size);
-        check_report(run, "content", what, text);
-        file->is_wanted = true;
-        return 0;
-    }
-    if (file->is_wanted) /* checked for another version */
-        return 0;
+    was_wanted = file->is_wanted; /* and checked, for another version */
     file->is_wanted = true;
+    if (file->size != (uint64_t)size) {
+        check_report(run, "content", what, "Its row says %lld bytes, and its object has %llu.",
+            (long long)size, (unsigned long long)file->size);
+        return 0;
+    }
+    if (was_wanted)
+        return 0;
     rc = folder_open_verified(run->folder, hex, file->size, &fd);
     if (rc == 0)
         close(fd);
-    if (rc == TR_ENOMEM)
-        return rc;
-    if (rc < 0) {
-        (void)snprintf(text, sizeof text, "%s",
+    else if (rc != TR_ENOMEM)
+        check_report(run, "content", what,
             rc == TR_EPROTO ? "The bytes of its object have another digest."
                             : "Its object cannot be read.");
-        check_report(run, "content", what, text);
-    }
-    return 0;
-}
-
-static int check_objects(struct run *run)
-{
-    struct sql_unit *unit;
-    int rc = check_read_rows(run, &every_object, &unit);
-
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
-        rc = check_object(run, unit, i);
-    sql_unit_destroy(unit);
-    return rc;
+    return rc == TR_ENOMEM ? rc : 0;
 }
 
 /* ---- uploads, and what is left over --------------------------------------------------------- */
 
-static int check_uploads(struct run *run)
+static int check_upload(struct run *run, const struct sql_unit *unit, uint32_t row)
 {
-    struct sql_unit *unit;
-    int rc = check_read_rows(run, &every_upload, &unit);
+    struct span id = sql_row_bytes(unit, 0, row, 0);
+    struct file *file = check_find_file(&run->incoming, id), *object;
+    char hex[2 * CRYPTO_SHA256_BYTES + 1] = "";
 
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        struct span id = sql_row_bytes(unit, 0, i, 0), hash = sql_row_bytes(unit, 0, i, 1);
-        struct file *file = check_find_file(&run->incoming, id), *object = NULL;
-        char hex[2 * CRYPTO_SHA256_BYTES + 1] = "";
-
-        check_hex(hash, hex);
-        object = check_find_file(&run->objects, span_of(hex));
-        if (file != NULL)
-            file->is_wanted = true;
-        if (object != NULL) /* complete: its version is not committed yet */
-            object->is_wanted = true;
-        if (file == NULL && object == NULL)
-            check_report(run, "incoming", id, "This upload has no file.");
-    }
-    sql_unit_destroy(unit);
+    check_hex(sql_row_bytes(unit, 0, row, 1), hex);
+    object = check_find_file(&run->objects, span_of(hex));
+    if (file != NULL)
+        file->is_wanted = true;
+    if (object != NULL) /* complete: its version is not committed yet */
+        object->is_wanted = true;
+    if (file == NULL && object == NULL)
+        check_report(run, "incoming", id, "This upload has no file.");
     return 0;
 }
 
-static void check_left_over(struct run *run)
+static void check_left_over(
+    struct run *run, const struct files *files, const char *check, const char *text)
 {
-    for (size_t i = 0; i < run->objects.count; i++)
-        if (!run->objects.list[i].is_wanted)
-            check_report(run, "objects", span_of(run->objects.list[i].name),
-                "No version and no upload has this object.");
-    for (size_t i = 0; i < run->incoming.count; i++)
-        if (!run->incoming.list[i].is_wanted)
-            check_report(run, "incoming", span_of(run->incoming.list[i].name),
-                "This file belongs to no upload.");
+    for (size_t i = 0; i < files->count; i++)
+        if (!files->list[i].is_wanted)
+            check_report(run, check, span_of(files->list[i].name), "%s", text);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -321,14 +292,15 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     struct run run = { .sql = sql, .folder = -1, .on_violation = on_violation, .data = data };
     int rc = list_files(&run, data_path);
 
-    for (size_t i = 0; rc == 0 && i < QUESTIONS; i++)
-        rc = check_run_question(&run, i);
     if (rc == 0)
-        rc = check_objects(&run);
+        rc = ask_questions(&run);
     if (rc == 0)
-        rc = check_uploads(&run);
+        rc = check_each_row(&run, &every_object, check_object);
+    if (rc == 0)
+        rc = check_each_row(&run, &every_upload, check_upload);
     if (rc == 0) {
-        check_left_over(&run);
+        check_left_over(&run, &run.objects, "objects", "No version and no upload has this object.");
+        check_left_over(&run, &run.incoming, "incoming", "This file belongs to no upload.");
         *ret_violations = run.violations;
     }
     base_free(run.objects.list);

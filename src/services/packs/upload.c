@@ -33,60 +33,95 @@ enum { TAG_SWEEP = 1, TAG_RECOVER };
 
 void (*_Atomic upload_removal_hook)(void);
 
-enum work_kind { WORK_CREATE, WORK_WRITE, WORK_SEAL, WORK_REMOVE };
-struct work {
-    enum work_kind kind;
-    struct upload *upload;
-    struct upload_job *job; /* WORK_WRITE */
-    bool and_object;        /* WORK_REMOVE */
-};
-
 /* ---- errors --------------------------------------------------------------------------------- */
 
-static void set_error(struct upload_job *job, unsigned status, const char *label, const char *text)
+struct refusal {
+    int rc; /* a code of the disk, the pool or the database; 0: none */
+    unsigned status;
+    const char *label, *text;
+};
+static const struct refusal busy = { 0, 409, "UploadBusy",
+    "Another request is sending to this upload, or its broken connection was not noticed yet; "
+    "try again in some seconds." };
+static const struct refusal being_taken = { 0, 409, "UploadBusy",
+    "Another upload of the same bytes is being removed; try again in some seconds." };
+static const struct refusal other_offset = { 0, 409, "UploadOffsetMismatch",
+    "The server has another number of bytes; continue at the Upload-Offset of this answer." };
+static const struct refusal too_large = { 0, 413, "UploadTooLarge",
+    "The body has more bytes than the upload announced." };
+static const struct refusal incomplete = { 0, 409, "UploadIncomplete",
+    "Bytes are missing; continue at the Upload-Offset of this answer." };
+static const struct refusal not_found = { 0, 404, "UploadNotFound",
+    "There is no upload with this id; it was finished, removed, or never started." };
+static const struct refusal too_many = { 0, 503, "TooManyUploads",
+    "The server has 64 unfinished uploads, which is the most; finish or delete one first." };
+static const struct refusal over_quota = { 0, 413, "PackTooLarge",
+    "The file is larger than packs.quota, the room for all packs." };
+static const struct refusal quota_used = { 0, 507, "QuotaExceeded",
+    "The packs would take more than packs.quota; delete uploads, or raise it." };
+static const struct refusal try_again = { 0, 503, "busy", "Try again." };
+
+static const struct refusal failures[] = {
+    { TR_ENOSPC, 507, "DiskFull",
+        "The disk of the server is full; the bytes so far are kept, so continue later." },
+    { TR_EPROTO, 422, "ChecksumMismatch",
+        "The SHA-256 of the bytes differs from sha256; the upload was removed, so start again." },
+    { TR_EINVAL, 422, "VariantMismatch",
+        "The file does not decompress to the bytes of its version; the upload was removed." },
+    { TR_ENOENT, 500, "UploadLost",
+        "The file of the upload is missing; the upload was removed, so start again." },
+    { TR_EIO, 500, "StorageFailed", "The server cannot write its files." },
+    { SQL_EUNKNOWN, 504, "busy", "Try again." },
+};
+
+/* The first refusal counts. NULL: no request waits. */
+static void set_refusal(struct upload_job *job, const struct refusal *refusal)
 {
     if (job == NULL || job->status != 0)
         return;
-    job->status = status;
-    job->label = label;
-    job->text = text;
+    job->status = refusal->status;
+    job->label = refusal->label;
+    job->text = refusal->text;
 }
 
-static void set_busy_error(struct upload_job *job)
-{
-    set_error(job, 409, "UploadBusy",
-        "Another request is sending to this upload, or its broken connection was not noticed yet; "
-        "try again in some seconds.");
-}
-
-static void set_too_large(struct upload_job *job)
-{
-    set_error(job, 413, "UploadTooLarge", "The body has more bytes than the upload announced.");
-}
-
-/* Translate a code of the disk, the pool or the database. */
+/* Any code that is not in the table is try_again. */
 static void set_failure(struct upload_job *job, int rc)
 {
-    if (rc == TR_ENOSPC || rc == SQL_EDISK)
-        set_error(job, 507, "DiskFull",
-            "The disk of the server is full; the bytes so far are kept, so continue later.");
-    else if (rc == TR_EPROTO)
-        set_error(job, 422, "ChecksumMismatch",
-            "The SHA-256 of the bytes differs from sha256; the upload was removed, so start "
-            "again.");
-    else if (rc == TR_EINVAL)
-        set_error(job, 422, "VariantMismatch",
-            "The file does not decompress to the bytes of its version; the upload was removed.");
-    else if (rc == TR_ENOENT)
-        set_error(job, 500, "UploadLost",
-            "The file of the upload is missing; the upload was removed, so start again.");
-    else if (rc == TR_EIO || rc == TR_EACCES)
-        set_error(job, 500, "StorageFailed", "The server cannot write its files.");
-    else
-        set_error(job, rc == SQL_EUNKNOWN ? 504 : 503, "busy", "Try again.");
+    rc = rc == SQL_EDISK ? TR_ENOSPC : rc == TR_EACCES ? TR_EIO : rc;
+    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+        if (failures[i].rc == rc)
+            set_refusal(job, &failures[i]);
+    set_refusal(job, &try_again);
 }
 
 /* ---- holders -------------------------------------------------------------------------------- */
+
+struct upload_job *upload_job_create(enum upload_action action)
+{
+    struct upload_job *job = base_calloc(sizeof *job);
+
+    if (job == NULL)
+        return NULL;
+    atomic_init(&job->holders, 1);
+    job->action = action;
+    return job;
+}
+
+struct upload_job *upload_job_ref(struct upload_job *job)
+{
+    atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
+    return job;
+}
+
+void upload_job_unref(struct upload_job *job)
+{
+    if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    tr_assert(job->next == NULL);
+    buffer_free(&job->bytes);
+    edit_unref(job->edit);
+    base_free(job);
+}
 
 void upload_site_unref(struct upload_site *site)
 {
@@ -105,7 +140,7 @@ void upload_unref(struct upload *upload)
     base_free(upload);
 }
 
-struct upload *upload_new(
+struct upload *upload_create(
     struct upload_site *site, const char *id, const struct upload_facts *facts)
 {
     struct upload *upload = base_calloc(sizeof *upload);
@@ -195,11 +230,18 @@ static void upload_answer(struct upload_job *job, const struct upload *upload)
     upload_job_unref(job);
 }
 
-static void begin_write(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job);
+/* Refuse the request; the upload is unchanged. */
+static void upload_refuse(
+    struct upload_job *job, const struct upload *upload, const struct refusal *refusal)
+{
+    set_refusal(job, refusal);
+    upload_answer(job, upload);
+}
+
+static void start_write(struct uploads *uploads, struct upload *upload, struct upload_job *job);
 
 /* End the step and answer its request. */
-static void end_step(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
+static void end_step(struct uploads *uploads, struct upload *upload)
 {
     struct upload_job *job = upload->job, *waiting = upload->waiting;
 
@@ -208,7 +250,7 @@ static void end_step(struct uploads *uploads, struct tr_context *ctx, struct upl
     upload->tag = 0;
     upload_answer(job, upload);
     if (waiting != NULL)
-        begin_write(uploads, ctx, upload, waiting);
+        start_write(uploads, upload, waiting);
 }
 
 static void forget_upload(struct uploads *uploads, struct upload *upload)
@@ -223,21 +265,20 @@ static void forget_upload(struct uploads *uploads, struct upload *upload)
     *link = upload->next;
     uploads->count--;
     upload_answer(upload->job, upload);
-    if (upload->waiting != NULL)
-        upload_job_unref(upload->waiting);
+    upload_job_unref(upload->waiting);
     upload->job = upload->waiting = NULL;
     upload_unref(upload);
 }
 
 /* ---- work on the pool ----------------------------------------------------------------------- */
 
-static int remove_files(struct upload *upload, bool and_object)
+static int remove_files(struct upload *upload)
 {
     char name[OBJECT_NAME_CHARS + 1];
     int rc = upload_file_remove(&upload->file);
     void (*hook)(void) = atomic_load(&upload_removal_hook);
 
-    if (and_object) {
+    if (upload->is_taking_object) {
         if (hook != NULL)
             hook();
         name[crypto_hex_encode(upload->facts.sha256, sizeof upload->facts.sha256, name)] = '\0';
@@ -248,50 +289,66 @@ static int remove_files(struct upload *upload, bool and_object)
 
 static int run_work(void *argument)
 {
-    struct work *work = argument;
+    struct upload *upload = argument;
 
-    switch (work->kind) {
-    case WORK_CREATE:
-        return upload_file_create(&work->upload->file);
-    case WORK_WRITE:
+    switch (upload->work) {
+    case UPLOAD_WORK_CREATE:
+        return upload_file_create(&upload->file);
+    case UPLOAD_WORK_WRITE:
         return upload_file_write(
-            &work->upload->file, work->job->bytes.bytes, work->job->bytes.size);
-    case WORK_SEAL:
-        return upload_file_seal(&work->upload->file, &work->upload->facts);
-    case WORK_REMOVE:
+            &upload->file, upload->writing->bytes.bytes, upload->writing->bytes.size);
+    case UPLOAD_WORK_SEAL:
+        return upload_file_seal(&upload->file, &upload->facts);
+    case UPLOAD_WORK_REMOVE:
     default:
-        return remove_files(work->upload, work->and_object);
+        return remove_files(upload);
     }
 }
 
-static void free_work(void *argument)
+/* The pool is done with the upload. */
+static void end_work(void *argument)
 {
-    struct work *work = argument;
+    struct upload *upload = argument;
 
-    upload_unref(work->upload);
-    if (work->job != NULL)
-        upload_job_unref(work->job);
-    base_free(work);
+    upload_job_unref(upload->writing);
+    upload->writing = NULL;
+    upload_unref(upload);
 }
 
 /* Start work on the pool; its end is a TR_EVENT_WORK. */
-static int start_work(
-    struct tr_context *ctx, struct upload *upload, enum work_kind kind, bool and_object)
+static int start_work(struct uploads *uploads, struct upload *upload, enum upload_work work)
 {
-    struct work *work = base_calloc(sizeof *work);
     int rc;
 
     tr_assert(upload->step != UPLOAD_STEP_NONE); /* invariant 1 */
-    if (work == NULL)
-        return TR_ENOMEM;
+    tr_assert(upload->writing == NULL);
     atomic_fetch_add_explicit(&upload->holders, 1, memory_order_relaxed);
-    *work = (struct work){ .kind = kind, .upload = upload, .and_object = and_object };
-    if (kind == WORK_WRITE)
-        work->job = upload_job_ref(upload->job);
-    rc = tr_offload(ctx, run_work, work, free_work, 0);
+    upload->work = work;
+    if (work == UPLOAD_WORK_WRITE)
+        upload->writing = upload_job_ref(upload->job);
+    rc = tr_offload(uploads->ctx, run_work, upload, end_work, 0);
     if (rc != 0)
-        free_work(work);
+        end_work(upload);
     return rc;
+}
+
+/* Start the step of a request. An upload that cannot even be created is forgotten. */
+static void start_step(
+    struct uploads *uploads, struct upload *upload, struct upload_job *job, enum upload_work work)
+{
+    int rc;
+
+    tr_assert(upload->job == NULL);
+    set_step(upload, UPLOAD_STEP_WORK);
+    upload->job = job;
+    rc = start_work(uploads, upload, work);
+    if (rc == 0)
+        return;
+    set_failure(job, rc);
+    if (upload->is_made)
+        end_step(uploads, upload);
+    else
+        forget_upload(uploads, upload);
 }
 
 /* ---- database ------------------------------------------------------------------------------- */
@@ -306,14 +363,13 @@ static uint32_t next_tag(struct uploads *uploads)
 }
 
 /* Takes the unit. */
-static int submit_unit(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct sql_unit *unit)
+static int submit_unit(struct uploads *uploads, struct upload *upload, struct sql_unit *unit)
 {
     struct sql_submit_options options = { .tag = next_tag(uploads) };
     int rc;
 
     tr_assert(upload->tag == 0); /* an upload waits for one unit at a time */
-    rc = unit == NULL ? TR_ENOMEM : sql_write(ctx, &uploads->sql, unit, &options);
+    rc = unit == NULL ? TR_ENOMEM : sql_write(uploads->ctx, &uploads->sql, unit, &options);
 
     if (rc != 0)
         sql_unit_destroy(unit);
@@ -349,21 +405,21 @@ static bool is_wanted(const struct uploads *uploads, const struct upload *upload
 
 /* Delete the row first: after a crash the file has no row, and the next start removes it. The end of
  * the step answers its job. */
-static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
+static void start_removal(struct uploads *uploads, struct upload *upload)
 {
-    int rc = submit_unit(uploads, ctx, upload, upload_delete_unit(span_of(upload->file.id)));
+    int rc = submit_unit(uploads, upload, upload_delete_unit(span_of(upload->file.id)));
 
     set_step(upload, UPLOAD_STEP_REMOVE);
     if (rc != 0) {
         set_failure(upload->job, rc);
-        end_step(uploads, ctx, upload);
+        end_step(uploads, upload);
     }
 }
 
-static void remove_file(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
+static void remove_file(struct uploads *uploads, struct upload *upload)
 {
     upload->is_taking_object = !is_wanted(uploads, upload);
-    if (start_work(ctx, upload, WORK_REMOVE, upload->is_taking_object) != 0)
+    if (start_work(uploads, upload, UPLOAD_WORK_REMOVE) != 0)
         forget_upload(uploads, upload); /* the next start removes the file */
 }
 
@@ -375,138 +431,109 @@ static bool has_room(struct uploads *uploads, struct upload_job *job)
     uint64_t quota = uploads->packs->settings.quota_bytes;
     uint64_t used = catalogue_view(uploads->packs)->stored_bytes + announced_bytes(uploads);
 
-    if (uploads->count >= UPLOADS_MAX) {
-        set_error(job, 503, "TooManyUploads",
-            "The server has 64 unfinished uploads, which is the most; finish or delete one first.");
-    } else if (quota != 0 && job->facts.size > quota) {
-        set_error(job, 413, "PackTooLarge",
-            "The file is larger than packs.quota, the room for all packs.");
-    } else if (quota != 0 && job->facts.size > quota - (used < quota ? used : quota)) {
-        set_error(job, 507, "QuotaExceeded",
-            "The packs would take more than packs.quota; delete uploads, or raise it.");
-    } else {
-        return true;
-    }
-    return false;
+    if (uploads->count >= UPLOADS_MAX)
+        set_refusal(job, &too_many);
+    else if (quota != 0 && job->facts.size > quota)
+        set_refusal(job, &over_quota);
+    else if (quota != 0 && job->facts.size > quota - (used < quota ? used : quota))
+        set_refusal(job, &quota_used);
+    return job->status == 0;
 }
 
-static void handle_create(struct uploads *uploads, struct tr_context *ctx, struct upload_job *job)
+static void handle_create(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    struct upload *upload = find_equal(uploads, &job->facts);
     char id[UPLOAD_ID_CHARS + 1];
     uint8_t random[UPLOAD_ID_CHARS / 2];
-    int rc;
 
+    upload = find_equal(uploads, &job->facts);
     if (upload != NULL || !has_room(uploads, job)) {
         if (upload != NULL && (!upload->is_made || upload->step == UPLOAD_STEP_REMOVE))
-            set_busy_error(job);
+            set_refusal(job, &busy);
         upload_answer(job, job->status == 0 ? upload : NULL);
         return;
     }
     crypto_random_fill(random, sizeof random);
     id[crypto_hex_encode(random, sizeof random, id)] = '\0';
-    upload = upload_new(uploads->site, id, &job->facts);
+    upload = upload_create(uploads->site, id, &job->facts);
     if (upload == NULL) {
-        set_failure(job, TR_ENOMEM);
-        upload_answer(job, NULL);
+        upload_refuse(job, NULL, &try_again);
         return;
     }
     job->is_new = true;
     upload->touched_ms = packs_now_ms(uploads->packs);
-    set_step(upload, UPLOAD_STEP_WORK);
-    upload->job = job;
     uploads_enlist(uploads, upload);
-    rc = start_work(ctx, upload, WORK_CREATE, false);
-    if (rc != 0) {
-        set_failure(job, rc);
-        forget_upload(uploads, upload);
-    }
+    start_step(uploads, upload, job, UPLOAD_WORK_CREATE);
 }
 
-static void on_created(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
+static void on_created(struct uploads *uploads, struct upload *upload, int rc)
 {
     if (rc == 0)
-        rc = submit_unit(uploads, ctx, upload,
+        rc = submit_unit(uploads, upload,
             upload_insert_unit(upload->file.id, &upload->facts, packs_now_ms(uploads->packs)));
     if (rc == 0)
         return;
     set_failure(upload->job, rc == TR_ENOENT || rc == TR_EINVAL ? TR_EIO : rc);
-    remove_file(uploads, ctx, upload);
+    remove_file(uploads, upload);
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-static bool is_claimed(const struct upload *upload, struct tr_context *ctx)
+static bool is_claimed(const struct uploads *uploads, const struct upload *upload)
 {
     return upload->step != UPLOAD_STEP_NONE ||
-           (upload->claim != 0 && tr_now_ns(ctx) - upload->claim_ns < TR_SECONDS(UPLOAD_CLAIM_S));
+           (upload->claim != 0 &&
+               tr_now_ns(uploads->ctx) - upload->claim_ns < TR_SECONDS(UPLOAD_CLAIM_S));
 }
 
-static void handle_claim(struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+static void handle_look(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    if (is_claimed(upload, ctx)) {
-        set_busy_error(job);
+    (void)uploads;
+    upload_answer(job, upload);
+}
+
+static void handle_claim(struct uploads *uploads, struct upload *upload, struct upload_job *job)
+{
+    (void)uploads;
+    if (is_claimed(uploads, upload)) {
+        set_refusal(job, &busy);
     } else if (job->offset != upload->offset) {
-        set_error(job, 409, "UploadOffsetMismatch",
-            "The server has another number of bytes; continue at the Upload-Offset of this "
-            "answer.");
+        set_refusal(job, &other_offset);
     } else if (job->length > upload->facts.size - upload->offset) {
-        set_too_large(job);
+        set_refusal(job, &too_large);
     } else if (!tr_reply_is_cancelled(job->reply)) {
         upload->claim = job->claim;
-        upload->claim_ns = tr_now_ns(ctx);
+        upload->claim_ns = tr_now_ns(uploads->ctx);
     }
     upload_answer(job, upload);
 }
 
 /* Takes the job. */
-static void begin_write(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+static void start_write(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    int rc;
-
-    tr_assert(upload->job == NULL);
     if (job->begin != upload->offset) {
         /* The piece before it was cancelled with its request: writing this one would leave a hole. */
-        set_error(job, 409, "UploadOffsetMismatch",
-            "The server has another number of bytes; continue at the Upload-Offset of this "
-            "answer.");
-        upload_answer(job, upload);
-        return;
-    }
-    if (job->bytes.size > upload->facts.size - upload->offset) {
-        set_too_large(job);
-        upload_answer(job, upload);
-        return;
-    }
-    set_step(upload, UPLOAD_STEP_WORK);
-    upload->job = job;
-    upload->claim_ns = tr_now_ns(ctx);
-    rc = start_work(ctx, upload, WORK_WRITE, false);
-    if (rc != 0) {
-        set_failure(job, rc);
-        end_step(uploads, ctx, upload);
+        upload_refuse(job, upload, &other_offset);
+    } else if (job->bytes.size > upload->facts.size - upload->offset) {
+        upload_refuse(job, upload, &too_large);
+    } else {
+        upload->claim_ns = tr_now_ns(uploads->ctx);
+        start_step(uploads, upload, job, UPLOAD_WORK_WRITE);
     }
 }
 
-static void handle_write(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+static void handle_write(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    if (upload->claim == 0 || upload->claim != job->claim || upload->step != UPLOAD_STEP_NONE) {
-        set_busy_error(job);
-        upload_answer(job, upload);
-    } else {
-        begin_write(uploads, ctx, upload, job);
-    }
+    if (upload->claim == 0 || upload->claim != job->claim || upload->step != UPLOAD_STEP_NONE)
+        upload_refuse(job, upload, &busy);
+    else
+        start_write(uploads, upload, job);
 }
 
 /* The sending client is gone, perhaps before its claim arrived. The bytes it sent still count. */
-static void handle_release(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+static void handle_release(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    bool is_holder =
-        upload->claim == job->claim || (!is_claimed(upload, ctx) && upload->offset == job->offset);
+    bool is_holder = upload->claim == job->claim ||
+                     (!is_claimed(uploads, upload) && upload->offset == job->offset);
 
     if (is_holder)
         upload->claim = 0;
@@ -516,11 +543,10 @@ static void handle_release(
     else if (upload->step != UPLOAD_STEP_NONE)
         upload->waiting = job;
     else
-        begin_write(uploads, ctx, upload, job);
+        start_write(uploads, upload, job);
 }
 
-static void on_piece_written(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
+static void on_piece_written(struct uploads *uploads, struct upload *upload, int rc)
 {
     if (rc == 0) {
         upload->offset = upload->file.offset;
@@ -529,16 +555,14 @@ static void on_piece_written(
         set_failure(upload->job, rc == TR_EPROTO || rc == TR_EINVAL ? TR_EIO : rc);
         LOG(LOG_WARN, "packs", "an upload cannot be written", LOG_TEXT("upload", upload->file.id),
             LOG_TEXT("why", tr_error_text(rc)));
-        if (upload->waiting != NULL) { /* it would leave a hole */
-            upload_job_unref(upload->waiting);
-            upload->waiting = NULL;
-        }
+        upload_job_unref(upload->waiting); /* it would leave a hole */
+        upload->waiting = NULL;
         if (rc == TR_ENOENT) {
-            begin_removal(uploads, ctx, upload);
+            start_removal(uploads, upload);
             return;
         }
     }
-    end_step(uploads, ctx, upload);
+    end_step(uploads, upload);
 }
 
 /* ---- the end of an upload ------------------------------------------------------------------- */
@@ -553,35 +577,19 @@ static bool is_being_taken(const struct uploads *uploads, const struct upload *u
     return false;
 }
 
-static void handle_finish(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+static void handle_finish(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    int rc;
-
-    if (is_claimed(upload, ctx)) {
-        set_busy_error(job);
-        upload_answer(job, upload);
-    } else if (upload->offset != upload->facts.size) {
-        set_error(job, 409, "UploadIncomplete",
-            "Bytes are missing; continue at the Upload-Offset of this answer.");
-        upload_answer(job, upload);
-    } else if (is_being_taken(uploads, upload)) {
-        set_error(job, 409, "UploadBusy",
-            "Another upload of the same bytes is being removed; try again in some seconds.");
-        upload_answer(job, upload);
-    } else {
-        set_step(upload, UPLOAD_STEP_WORK);
-        upload->job = job;
-        rc = start_work(ctx, upload, WORK_SEAL, false);
-        if (rc != 0) {
-            set_failure(job, rc);
-            end_step(uploads, ctx, upload);
-        }
-    }
+    if (is_claimed(uploads, upload))
+        upload_refuse(job, upload, &busy);
+    else if (upload->offset != upload->facts.size)
+        upload_refuse(job, upload, &incomplete);
+    else if (is_being_taken(uploads, upload))
+        upload_refuse(job, upload, &being_taken);
+    else
+        start_step(uploads, upload, job, UPLOAD_WORK_SEAL);
 }
 
-static void on_sealed(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
+static void on_sealed(struct uploads *uploads, struct upload *upload, int rc)
 {
     struct upload_job *job = upload->job;
     struct edit_message message = { job->edit };
@@ -590,14 +598,14 @@ static void on_sealed(
     tr_assert(job->edit != NULL);
     if (rc == TR_EPROTO || rc == TR_EINVAL || rc == TR_ENOENT) {
         set_failure(job, rc);
-        begin_removal(uploads, ctx, upload);
+        start_removal(uploads, upload);
         return;
     }
     if (rc == 0)
         rc = upload_edit_fill(job->edit, upload->file.id, &upload->facts);
     if (rc == 0) {
         (void)edit_ref(job->edit);
-        rc = tr_ask(ctx, uploads->packs->catalogue, &message, sizeof message,
+        rc = tr_ask(uploads->ctx, uploads->packs->catalogue, &message, sizeof message,
             &(struct tr_ask_options){ .tag = tag });
         if (rc == 0) {
             upload->tag = tag;
@@ -606,12 +614,11 @@ static void on_sealed(
         edit_unref(job->edit);
     }
     set_failure(job, rc);
-    end_step(uploads, ctx, upload);
+    end_step(uploads, upload);
 }
 
 /* The catalogue has answered: stored, refused, or unknown. */
-static void on_changed(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
+static void on_changed(struct uploads *uploads, struct upload *upload, int status)
 {
     const struct edit *edit = upload->job->edit;
 
@@ -619,46 +626,50 @@ static void on_changed(
     if (status == 0 && edit->status >= 200 && edit->status < 300) {
         forget_upload(uploads, upload); /* the unit deleted the row */
     } else if (status == 0 && edit->status >= 400 && edit->status < 500) {
-        begin_removal(uploads, ctx, upload); /* it can never be finished */
+        start_removal(uploads, upload); /* it can never be finished */
     } else {
         if (status != 0 || edit->status == 0)
             set_failure(upload->job, TR_EBUSY);
-        end_step(uploads, ctx, upload);
+        end_step(uploads, upload);
     }
 }
 
-static void handle_delete(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+static void handle_delete(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    if (is_claimed(upload, ctx)) {
-        set_busy_error(job);
-        upload_answer(job, upload);
+    if (is_claimed(uploads, upload)) {
+        upload_refuse(job, upload, &busy);
         return;
     }
     upload->job = job;
-    begin_removal(uploads, ctx, upload);
+    start_removal(uploads, upload);
 }
 
-static void remove_abandoned(struct uploads *uploads, struct tr_context *ctx)
+static void remove_abandoned(struct uploads *uploads)
 {
     int64_t oldest_ms = packs_now_ms(uploads->packs) - INT64_C(1000) * UPLOAD_KEPT_S;
     struct upload *next;
 
     for (struct upload *upload = uploads->first; upload != NULL; upload = next) {
         next = upload->next;
-        if (is_claimed(upload, ctx) || upload->touched_ms > oldest_ms)
+        if (is_claimed(uploads, upload) || upload->touched_ms > oldest_ms)
             continue;
         LOG(LOG_INFO, "packs", "an abandoned upload is removed",
             LOG_TEXT("upload", upload->file.id), LOG_TEXT("pack", upload->facts.pack_name));
-        begin_removal(uploads, ctx, upload);
+        start_removal(uploads, upload);
     }
+}
+
+static void handle_sweep(struct uploads *uploads, struct upload *upload, struct upload_job *job)
+{
+    remove_abandoned(uploads);
+    upload_answer(job, upload);
 }
 
 /* ---- after a restart ------------------------------------------------------------------------ */
 
 /* A step that the failure cut is over once the pool has done its work; its outcome is in the file.
  * An upload that was being created or removed is removed: doing so twice is no error. */
-static void recover(struct uploads *uploads, struct tr_context *ctx)
+static void recover(struct uploads *uploads)
 {
     struct upload *next;
     bool is_any_left = false;
@@ -674,77 +685,66 @@ static void recover(struct uploads *uploads, struct tr_context *ctx)
         upload->is_cut = upload->is_taking_object = false;
         if (upload->is_made && upload->step != UPLOAD_STEP_REMOVE) {
             upload->offset = upload->file.offset;
-            end_step(uploads, ctx, upload);
+            end_step(uploads, upload);
         } else {
-            begin_removal(uploads, ctx, upload);
+            start_removal(uploads, upload);
         }
     }
-    if (is_any_left && tr_after(ctx, RECOVER_NS, TAG_RECOVER, NULL) < 0)
+    if (is_any_left && tr_after(uploads->ctx, RECOVER_NS, TAG_RECOVER, NULL) < 0)
         LOG_PLAIN(LOG_WARN, "packs", "an upload stays busy until the server starts again");
 }
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
+/* Each takes the job. The upload of CREATE and SWEEP is NULL. */
+static void (*const handlers[])(
+    struct uploads *uploads, struct upload *upload, struct upload_job *job) = {
+    [UPLOAD_CREATE] = handle_create,
+    [UPLOAD_LOOK] = handle_look,
+    [UPLOAD_CLAIM] = handle_claim,
+    [UPLOAD_WRITE] = handle_write,
+    [UPLOAD_RELEASE] = handle_release,
+    [UPLOAD_FINISH] = handle_finish,
+    [UPLOAD_DELETE] = handle_delete,
+    [UPLOAD_SWEEP] = handle_sweep,
+};
+
 static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *message)
 {
     struct upload_job *job = ((struct upload_message *)message)->job;
     struct uploads *uploads = self;
-    struct upload *upload;
+    struct upload *upload = NULL;
 
+    uploads->ctx = ctx;
     tr_assert(job->action <= UPLOAD_SWEEP);
     job->reply = tr_reply_take(ctx);
     job->status = 0;
-    if (job->action == UPLOAD_CREATE) {
-        handle_create(uploads, ctx, job);
-        return TR_GO;
+    if (job->action != UPLOAD_CREATE && job->action != UPLOAD_SWEEP) {
+        upload = uploads_find(uploads, job->id);
+        if (upload == NULL || !upload->is_made) {
+            upload_refuse(job, NULL, &not_found);
+            return TR_GO;
+        }
     }
-    if (job->action == UPLOAD_SWEEP) {
-        remove_abandoned(uploads, ctx);
-        upload_answer(job, NULL);
-        return TR_GO;
-    }
-    upload = uploads_find(uploads, job->id);
-    if (upload == NULL || !upload->is_made) {
-        set_error(job, 404, "UploadNotFound",
-            "There is no upload with this id; it was finished, removed, or never started.");
-        upload_answer(job, NULL);
-    } else if (job->action == UPLOAD_LOOK) {
-        upload_answer(job, upload);
-    } else if (job->action == UPLOAD_CLAIM) {
-        handle_claim(ctx, upload, job);
-    } else if (job->action == UPLOAD_WRITE) {
-        handle_write(uploads, ctx, upload, job);
-    } else if (job->action == UPLOAD_RELEASE) {
-        handle_release(uploads, ctx, upload, job);
-    } else if (job->action == UPLOAD_FINISH) {
-        handle_finish(uploads, ctx, upload, job);
-    } else {
-        handle_delete(uploads, ctx, upload, job);
-    }
+    handlers[job->action](uploads, upload, job);
     return TR_GO;
 }
 
-static void on_work(struct uploads *uploads, struct tr_context *ctx, const struct tr_event *event)
+static void on_work(struct uploads *uploads, struct upload *upload, int status)
 {
-    struct work *work = (struct work *)(uintptr_t)event->value;
-    struct upload *upload = work->upload;
-    enum work_kind kind = work->kind;
-
-    /* The table holds the upload while it is busy. */
-    free_work(work);
-    if (kind == WORK_CREATE)
-        on_created(uploads, ctx, upload, event->status);
-    else if (kind == WORK_WRITE)
-        on_piece_written(uploads, ctx, upload, event->status);
-    else if (kind == WORK_SEAL)
-        on_sealed(uploads, ctx, upload, event->status);
+    end_work(upload); /* the table holds the upload while it is busy */
+    if (upload->work == UPLOAD_WORK_CREATE)
+        on_created(uploads, upload, status);
+    else if (upload->work == UPLOAD_WORK_WRITE)
+        on_piece_written(uploads, upload, status);
+    else if (upload->work == UPLOAD_WORK_SEAL)
+        on_sealed(uploads, upload, status);
     else
         forget_upload(uploads, upload);
 }
 
 /* The row was inserted or deleted, or the unit failed. */
-static void on_stored(
-    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
+static void on_stored(struct uploads *uploads, struct upload *upload, int status)
 {
     bool is_new = !upload->is_made;
 
@@ -752,9 +752,9 @@ static void on_stored(
         set_failure(upload->job, status == SQL_EDISK ? status : TR_EBUSY);
     upload->is_made = !is_new || status == 0;
     if (is_new == (status == 0)) /* created; or not removed, so it still exists */
-        end_step(uploads, ctx, upload);
+        end_step(uploads, upload);
     else
-        remove_file(uploads, ctx, upload);
+        remove_file(uploads, upload);
 }
 
 static enum tr_next uploads_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -763,12 +763,13 @@ static enum tr_next uploads_event(void *self, struct tr_context *ctx, const stru
     struct upload *upload = uploads->first;
     struct sql_unit *unit;
 
+    uploads->ctx = ctx;
     if (event->kind == TR_EVENT_WORK) {
-        on_work(uploads, ctx, event);
+        on_work(uploads, (struct upload *)(uintptr_t)event->value, event->status);
     } else if (event->kind == TR_EVENT_TIMER && event->tag == TAG_RECOVER) {
-        recover(uploads, ctx);
+        recover(uploads);
     } else if (event->kind == TR_EVENT_TIMER) {
-        remove_abandoned(uploads, ctx);
+        remove_abandoned(uploads);
     } else if (event->kind == TR_EVENT_REPLY) {
         unit = sql_take(&uploads->sql, event);
         while (upload != NULL && upload->tag != event->tag)
@@ -776,22 +777,23 @@ static enum tr_next uploads_event(void *self, struct tr_context *ctx, const stru
         if (upload != NULL) {
             upload->tag = 0;
             if (unit != NULL)
-                on_stored(uploads, ctx, upload, sql_unit_status(unit));
+                on_stored(uploads, upload, sql_unit_status(unit));
             else
-                on_changed(uploads, ctx, upload, event->status);
+                on_changed(uploads, upload, event->status);
         }
         sql_unit_destroy(unit);
     }
     return TR_GO;
 }
 
-static int uploads_begin(void *self, struct tr_context *ctx)
+static int uploads_start_actor(void *self, struct tr_context *ctx)
 {
     struct uploads *uploads = self;
 
+    uploads->ctx = ctx;
     sql_client_init(&uploads->sql, uploads->packs->sql);
     if (tr_self_restarts(ctx) > 0)
-        recover(uploads, ctx);
+        recover(uploads);
     return tr_every(ctx, SWEEP_NS, TAG_SWEEP, NULL);
 }
 
@@ -822,7 +824,7 @@ static int uploads_reset(void *self, enum tr_why why)
     return 0;
 }
 
-void uploads_finish(void *self)
+void uploads_fini(void *self)
 {
     struct uploads *uploads = self;
 
@@ -844,14 +846,19 @@ static void drop_message(void *message)
     upload_job_unref(((struct upload_message *)message)->job);
 }
 
+size_t upload_write_size(uint64_t offset, size_t size)
+{
+    return size < UPLOAD_PIECE ? size : size - (size_t)((offset + size) % UPLOAD_PIECE);
+}
+
 const struct tr_type uploads_type = {
     .name = "packs_uploads",
     .message_size = sizeof(struct upload_message),
     .state_size = sizeof(struct uploads),
-    .start = uploads_begin,
+    .start = uploads_start_actor,
     .handle = uploads_handle,
     .event = uploads_event,
-    .finish = uploads_finish,
+    .finish = uploads_fini,
     .reset = uploads_reset,
     .message_drop = drop_message,
 };

@@ -5,15 +5,13 @@
  *   1. Between calls `offset` is the size of the file: a write that fails is cut off again.
  *   2. `hash` has seen bytes 0 .. hashed, and hashed <= offset.
  *   3. A file becomes an object only after the digest of its written bytes was checked. */
-#include "services/packs/upload_file.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "crypto/encoding.h"
-#include "services/packs/variant.h"
+#include "services/packs/upload_private.h"
 
 void upload_file_init(struct upload_file *file, const struct objects *objects, const char *id)
 {
@@ -39,7 +37,7 @@ static int upload_error(int error)
     return error == ENOMEM ? TR_ENOMEM : TR_EIO;
 }
 
-static int begin_hash(struct upload_file *file)
+static int start_hash(struct upload_file *file)
 {
     int rc;
 
@@ -56,7 +54,7 @@ int upload_file_create(struct upload_file *file)
     int rc = objects_open_incoming(file->objects, file->id, true, &file->fd);
 
     if (rc == 0)
-        rc = begin_hash(file);
+        rc = start_hash(file);
     return rc;
 }
 
@@ -86,7 +84,7 @@ static int catch_up(struct upload_file *file)
     int rc = open_again(file);
 
     if (rc == 0)
-        rc = begin_hash(file);
+        rc = start_hash(file);
     if (rc == 0)
         rc = file_hash(file->fd, &file->hash, &file->hashed, file->offset);
     return rc;

@@ -47,7 +47,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
     int rc = TR_ENOENT;
 
     if (upload_read_row(unit, row, id, &facts) && uploads->count < UPLOADS_MAX) {
-        upload = upload_new(uploads->site, id, &facts);
+        upload = upload_create(uploads->site, id, &facts);
         if (upload == NULL)
             return TR_ENOMEM;
         rc = look_at_file(uploads, upload);
@@ -113,7 +113,7 @@ int uploads_start(struct packs *packs, char *why, size_t why_size)
                 .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
             &packs->uploads);
     if (rc != 0)
-        uploads_finish(&uploads);
+        uploads_fini(&uploads);
     return rc;
 }
 

@@ -27,6 +27,22 @@ SQL_STATEMENT(insert_variant,
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+const char *upload_encoding_name(enum upload_encoding encoding)
+{
+    return encoding == UPLOAD_ZSTD ? "zstd" : encoding == UPLOAD_GZIP ? "gzip" : NULL;
+}
+
+bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding)
+{
+    if (span_is(name, "zstd"))
+        *ret_encoding = UPLOAD_ZSTD;
+    else if (span_is(name, "gzip"))
+        *ret_encoding = UPLOAD_GZIP;
+    else
+        return false;
+    return true;
+}
+
 static struct span encoding_text(const struct upload_facts *facts)
 {
     const char *name = upload_encoding_name(facts->encoding);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/packs/variant.h"
-
+/* variant.c: check that a compressed file decompresses to its version. */
 #include <errno.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -9,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
+#include "services/packs/upload_private.h"
 
 enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, WINDOW_LOG_MAX = 23, GZIP_ONLY = 15 + 16 };
 
@@ -19,6 +19,8 @@ struct unpacking {
     uint64_t made;
     uint64_t size;
     struct crypto_sha256_stream hash;
+    z_stream gzip;
+    ZSTD_DCtx *zstd;
     char in[IN_BYTES];
     char out[OUT_BYTES];
 };
@@ -48,10 +50,27 @@ static int take_output(struct unpacking *unpacking, size_t size)
     return 0;
 }
 
+/* Read the file to its end, piece by piece. */
+static int unpack(
+    struct unpacking *unpacking, int (*piece)(struct unpacking *unpacking, size_t size))
+{
+    size_t size = 0;
+    int rc;
+
+    do {
+        rc = read_input(unpacking, &size);
+        if (rc == 0 && size > 0)
+            rc = piece(unpacking, size);
+    } while (rc == 0 && size > 0);
+    return rc;
+}
+
 /* ---- gzip ----------------------------------------------------------------------------------- */
 
-static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t size)
+static int gunzip_piece(struct unpacking *unpacking, size_t size)
 {
+    z_stream *stream = &unpacking->gzip;
+
     stream->next_in = (Bytef *)unpacking->in;
     stream->avail_in = (uInt)size;
     do {
@@ -76,27 +95,19 @@ static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t si
 
 static int decode_gzip(struct unpacking *unpacking)
 {
-    z_stream stream = { 0 };
-    size_t size = 0;
-    int rc = 0;
+    int rc;
 
-    if (inflateInit2(&stream, GZIP_ONLY) != Z_OK)
+    unpacking->gzip = (z_stream){ 0 };
+    if (inflateInit2(&unpacking->gzip, GZIP_ONLY) != Z_OK)
         return TR_ENOMEM;
-    for (;;) {
-        rc = read_input(unpacking, &size);
-        if (rc != 0 || size == 0)
-            break;
-        rc = gunzip_piece(unpacking, &stream, size);
-        if (rc != 0)
-            break;
-    }
-    (void)inflateEnd(&stream);
+    rc = unpack(unpacking, gunzip_piece);
+    (void)inflateEnd(&unpacking->gzip);
     return rc;
 }
 
 /* ---- zstd ----------------------------------------------------------------------------------- */
 
-static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t size)
+static int unzstd_piece(struct unpacking *unpacking, size_t size)
 {
     ZSTD_inBuffer in = { unpacking->in, size, 0 };
     ZSTD_outBuffer out;
@@ -108,7 +119,7 @@ static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t 
         if (unpacking->is_ended)
             return TR_EPROTO;
         out = (ZSTD_outBuffer){ unpacking->out, OUT_BYTES, 0 };
-        left = ZSTD_decompressStream(context, &out, &in);
+        left = ZSTD_decompressStream(unpacking->zstd, &out, &in);
         if (ZSTD_isError(left))
             return TR_EPROTO;
         rc = take_output(unpacking, out.pos);
@@ -121,21 +132,14 @@ static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t 
 
 static int decode_zstd(struct unpacking *unpacking)
 {
-    ZSTD_DCtx *context = ZSTD_createDCtx();
-    size_t size = 0;
-    int rc = 0;
+    int rc = TR_EUNSUPPORTED;
 
-    if (context == NULL)
+    unpacking->zstd = ZSTD_createDCtx();
+    if (unpacking->zstd == NULL)
         return TR_ENOMEM;
-    if (ZSTD_isError(ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
-        rc = TR_EUNSUPPORTED;
-    while (rc == 0) {
-        rc = read_input(unpacking, &size);
-        if (rc != 0 || size == 0)
-            break;
-        rc = unzstd_piece(unpacking, context, size);
-    }
-    (void)ZSTD_freeDCtx(context);
+    if (!ZSTD_isError(ZSTD_DCtx_setParameter(unpacking->zstd, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
+        rc = unpack(unpacking, unzstd_piece);
+    (void)ZSTD_freeDCtx(unpacking->zstd);
     return rc;
 }
 

@@ -6,7 +6,6 @@
 #include <zstd.h>
 
 #include "services/packs/upload_private.h"
-#include "services/packs/variant.h"
 #include "site.h"
 
 /* ---- helpers -------------------------------------------------------------------------------- */

@@ -9,7 +9,6 @@
 #define SERVICES_PACKS_CATALOGUE_H
 
 #include "services/packs/packs.h"
-#include "services/packs/schema.h"
 #include "support/buffer.h"
 
 enum {
@@ -26,6 +25,11 @@ enum {
     /* Texts and blobs of all rows: they are read as one result, which sql limits to 64 MiB. */
     CATALOGUE_BYTES_MAX = 48 << 20,
 };
+
+/* As they are stored. */
+enum pack_state { PACK_DRAFT = 0, PACK_PUBLISHED = 1, PACK_DISABLED = 2 };
+enum release_state { RELEASE_DRAFT = 0, RELEASE_PUBLISHED = 1, RELEASE_DEPRECATED = 2 };
+enum pack_key_state { PACK_KEY_CURRENT = 0, PACK_KEY_RETIRED = 1 };
 
 struct pack_variant {
     bool there;

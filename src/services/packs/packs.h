@@ -46,6 +46,8 @@ struct packs {
 };
 
 extern const struct service packs_service; /* routes.c */
+enum { PACKS_MIGRATIONS = 1 };
+extern const struct sql_migration packs_migrations[PACKS_MIGRATIONS]; /* schema.c */
 
 int packs_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state);

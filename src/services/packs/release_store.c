@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_json.h"
-#include "services/packs/release.h"
 
-enum { NAME_BYTES_MAX = 128, NOTES_MAX = 4096, ROLES_MAX = 32 };
+enum { NAME_BYTES_MAX = 128, NOTES_MAX = 4096, ROLES_MAX = 32, ROLE_MAX = 64 };
+/* A role has 1 to 64 of [a-z0-9_.-]. */
+#define ROLE_RULE "must have a-z, 0-9, '.', '_' and '-' only, and not start with a dot"
 
 SQL_STATEMENT(add_release, "INSERT INTO pack_releases (id, name, notes, roles, state, created_ms)"
                            " VALUES ($1, $2, $3, $4, 0, $5)");
@@ -47,6 +49,11 @@ static void answer_release(const struct edit *edit, const struct packs_view *vie
     json_put_end(writer);
 }
 
+static bool release_role_is_valid(struct span role)
+{
+    return role.size <= ROLE_MAX && pack_name_is_valid(role);
+}
+
 /* Returns NULL after refusing. */
 static const struct release *find_draft(struct edit *edit, const struct packs_view *view)
 {
@@ -76,11 +83,10 @@ static int read_roles(struct edit *edit, struct json_expect *expect)
     size_t index = 0;
 
     for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
-        struct span role =
-            json_item_string(expect, "required_roles", index, it.value, 1, RELEASE_ROLE_MAX);
+        struct span role = json_item_string(expect, "required_roles", index, it.value, 1, ROLE_MAX);
 
         if (!expect->failed && !release_role_is_valid(role))
-            json_expect_fail(expect, "required_roles", RELEASE_ROLE_RULE);
+            json_expect_fail(expect, "required_roles", ROLE_RULE);
         if (roles.size > 0)
             buffer_text(&roles, ",");
         buffer_span(&roles, role);
@@ -133,8 +139,8 @@ static const struct rest_param artifact_params[] = {
         .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
     [VERSION] = { "version", REST_TEXT, .min = 1, .max = PACK_VERSION_MAX,
         .is_valid = pack_version_is_valid, .rule = PACK_VERSION_RULE },
-    [ROLE] = { "artifact_role", REST_TEXT, REST_REQUIRED, 1, RELEASE_ROLE_MAX,
-        .is_valid = release_role_is_valid, .rule = RELEASE_ROLE_RULE },
+    [ROLE] = { "artifact_role", REST_TEXT, REST_REQUIRED, 1, ROLE_MAX,
+        .is_valid = release_role_is_valid, .rule = ROLE_RULE },
     [IS_REQUIRED] = { "required", REST_BOOL, .fallback = true },
     REST_PARAMS_END,
 };
@@ -192,16 +198,64 @@ const struct edit_kind remove_artifact_edit = { .action = "remove_artifact",
 
 /* ---- validate and publish ------------------------------------------------------------------- */
 
-static void put_failure(void *data, enum release_failure failure, struct span subject)
+/* Report why a draft cannot be published. `writer` may be NULL. */
+static uint32_t put_failure(
+    struct json_writer *writer, const char *reason, const char *member, struct span subject)
 {
-    struct json_writer *writer = data;
-
+    if (writer == NULL)
+        return 1;
     json_put_object(writer, NULL);
-    json_put_text(writer, "reason", release_failure_text(failure));
+    json_put_text(writer, "reason", reason);
     if (subject.at != NULL)
-        json_put_string(
-            writer, failure == RELEASE_MISSING_ROLE ? "artifact_role" : "package_id", subject);
+        json_put_string(writer, member, subject);
     json_put_end(writer);
+    return 1;
+}
+
+static bool has_role(const struct release *release, struct span role)
+{
+    for (uint32_t i = 0; i < release->artifact_count; i++)
+        if (release->artifacts[i].is_required && span_is(role, release->artifacts[i].role))
+            return true;
+    return false;
+}
+
+/* A required artifact must have each of the required roles. */
+static uint32_t put_missing_roles(struct json_writer *writer, const struct release *release)
+{
+    const char *at = release->roles;
+    uint32_t count = 0;
+
+    while (*at != '\0') {
+        struct span role = { at, strcspn(at, ",") };
+
+        if (!has_role(release, role))
+            count += put_failure(writer, "missing_required_roles", "artifact_role", role);
+        at += role.size;
+        at += *at == ',';
+    }
+    return count;
+}
+
+/* Check whether a draft can be published: count the failures, and write them. */
+static uint32_t release_validate(struct json_writer *writer, const struct release *release)
+{
+    uint32_t count = 0;
+
+    tr_assert(release->artifact_count <= CATALOGUE_ARTIFACTS_MAX);
+    if (release->artifact_count == 0)
+        count += put_failure(writer, "no_artifacts", NULL, (struct span){ NULL, 0 });
+    count += put_missing_roles(writer, release);
+    for (uint32_t i = 0; i < release->artifact_count; i++) {
+        const struct pack *pack = release->artifacts[i].pack;
+        struct span name = span_of(pack->name);
+
+        if (release_choice(&release->artifacts[i]) == NULL)
+            count += put_failure(writer, "package_not_published", "package_id", name);
+        else if (pack->title[0] == '\0')
+            count += put_failure(writer, "package_metadata_missing", "package_id", name);
+    }
+    return count;
 }
 
 static uint32_t put_failures(struct json_writer *writer, const struct release *release)
@@ -209,7 +263,7 @@ static uint32_t put_failures(struct json_writer *writer, const struct release *r
     uint32_t count;
 
     json_put_array(writer, "failures");
-    count = release_validate(release, put_failure, writer);
+    count = release_validate(writer, release);
     json_put_end(writer);
     return count;
 }
@@ -269,7 +323,7 @@ static void plan_publish_release(
 
     if (release == NULL)
         return;
-    if (release_validate(release, NULL, NULL) > 0) {
+    if (release_validate(NULL, release) > 0) {
         refuse_invalid(edit, release);
         return;
     }

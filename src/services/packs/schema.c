@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schema.c: the tables of packs. The bytes of a version are an object on disk, named by its SHA-256;
  * the rows say which objects exist. A UNIQUE index keeps a pack from having two active versions. */
-#include "services/packs/schema.h"
+#include "services/packs/packs.h"
 
 const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
     {

@@ -45,8 +45,19 @@ static struct metric metrics[] = {
 };
 enum { IN_FLIGHT, REFUSED_USER, REFUSED_ADDRESS, REFUSED_TABLE, COMPLETE, CUT, CANCELLED };
 
+/* The leases of a download, in the order in which they are taken. */
+enum { LEASE_ADDRESS, LEASE_USER, LEASES };
+static const struct {
+    unsigned char kind; /* changes the hash: a user and an address never share a word */
+    int metric;
+    enum transfer_refusal refusal;
+} leases[LEASES] = {
+    [LEASE_ADDRESS] = { 'a', REFUSED_ADDRESS, TRANSFER_ADDRESS },
+    [LEASE_USER] = { 'u', REFUSED_USER, TRANSFER_USER },
+};
+
 struct transfers {
-    struct transfer_limits limits;
+    uint32_t limits[LEASES]; /* 0: none */
     struct base_siphash_key
         key; /* of the hash; random, so that clients cannot choose names that collide */
     _Atomic uint64_t id;
@@ -61,7 +72,7 @@ struct transfer {
     struct transfers *transfers;
     struct transfer *next, *prev; /* in the list; only the list's actor uses them */
     tr_weak connection;
-    uint64_t user_name, address_name; /* 0: no lease */
+    uint64_t names[LEASES]; /* 0: no lease */
     _Atomic uint64_t sent;
     _Atomic bool is_cancelled;
     bool is_listed;            /* the Started message was sent to the list */
@@ -72,13 +83,13 @@ struct transfer {
 
 /* Hash a user or an address to a name, never 0. Its upper 48 bits are stored in a word; its lower
  * bits are the index of the window. */
-static uint64_t name_of(const struct transfers *transfers, char kind, struct span text)
+static uint64_t name_of(const struct transfers *transfers, int lease, struct span text)
 {
     struct base_siphash_key key = transfers->key;
     uint64_t name;
 
     tr_assert(text.at != NULL);
-    key.k0 += (unsigned char)kind;
+    key.k0 += leases[lease].kind;
     name = base_siphash(key, text.at, text.size);
     return name >> COUNT_BITS == 0 ? name | (uint64_t)1 << 63 : name;
 }
@@ -214,42 +225,37 @@ static void transfer_copy_text(char *to, size_t size, struct span text)
         text.at == NULL ? "" : text.at);
 }
 
-static enum transfer_refusal refuse_lease(
-    enum taken taken, int metric, enum transfer_refusal refusal)
+static void give_leases_back(struct transfer *transfer)
 {
-    if (taken == TAKEN_NO_ROOM) {
-        metric_add(&metrics[REFUSED_TABLE], 1);
-        return TRANSFER_TABLE;
-    }
-    metric_add(&metrics[metric], 1);
-    return refusal;
+    for (int i = 0; i < LEASES; i++)
+        if (transfer->names[i] != 0)
+            give_lease_back(transfer->transfers, transfer->names[i]);
 }
 
 /* Take the leases of the transfer, or neither of them. */
 static enum transfer_refusal take_leases(
     struct transfer *transfer, const struct transfer_facts *facts)
 {
+    const struct span texts[LEASES] = { facts->address_key, facts->user };
     struct transfers *transfers = transfer->transfers;
-    enum taken taken;
 
-    if (transfers->limits.per_address != 0) {
-        uint64_t name = name_of(transfers, 'a', facts->address_key);
+    tr_assert(facts->address_key.at != NULL);
+    for (int i = 0; i < LEASES; i++) {
+        enum taken taken;
+        uint64_t name;
 
-        taken = take_lease(transfers, name, transfers->limits.per_address);
-        if (taken != TAKEN)
-            return refuse_lease(taken, REFUSED_ADDRESS, TRANSFER_ADDRESS);
-        transfer->address_name = name;
-    }
-    if (transfers->limits.per_user != 0 && facts->user.at != NULL) {
-        uint64_t name = name_of(transfers, 'u', facts->user);
-
-        taken = take_lease(transfers, name, transfers->limits.per_user);
+        if (transfers->limits[i] == 0 || texts[i].at == NULL)
+            continue;
+        name = name_of(transfers, i, texts[i]);
+        taken = take_lease(transfers, name, transfers->limits[i]);
         if (taken != TAKEN) {
-            if (transfer->address_name != 0)
-                give_lease_back(transfers, transfer->address_name);
-            return refuse_lease(taken, REFUSED_USER, TRANSFER_USER);
+            bool is_full = taken == TAKEN_NO_ROOM;
+
+            give_leases_back(transfer);
+            metric_add(&metrics[is_full ? REFUSED_TABLE : leases[i].metric], 1);
+            return is_full ? TRANSFER_TABLE : leases[i].refusal;
         }
-        transfer->user_name = name;
+        transfer->names[i] = name;
     }
     return TRANSFER_OK;
 }
@@ -295,20 +301,15 @@ bool transfer_progress(struct transfer *transfer, uint64_t sent, bool is_waiting
 
 void transfer_stop(struct transfer *transfer, uint64_t sent)
 {
-    struct transfers *transfers = transfer->transfers;
+    bool is_cancelled = atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
 
     atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
     metric_add(&metrics[IN_FLIGHT], -1);
-    if (sent == transfer->info.size)
-        metric_add(&metrics[COMPLETE], 1);
-    else if (atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed))
-        metric_add(&metrics[CANCELLED], 1);
-    else
-        metric_add(&metrics[CUT], 1);
-    if (transfer->address_name != 0)
-        give_lease_back(transfers, transfer->address_name);
-    if (transfer->user_name != 0)
-        give_lease_back(transfers, transfer->user_name);
+    metric_add(&metrics[sent == transfer->info.size ? COMPLETE
+                        : is_cancelled              ? CANCELLED
+                                                    : CUT],
+        1);
+    give_leases_back(transfer);
     if (transfer->is_listed)
         (void)transfer_tell(transfer, TRANSFER_ENDED);
     transfer_unref(transfer);
@@ -474,8 +475,8 @@ int transfers_start(struct tr_system *system, const struct transfer_limits *limi
     if (transfers == NULL)
         return TR_ENOMEM;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    transfers->limits =
-        (struct transfer_limits){ at_most(limits->per_user), at_most(limits->per_address) };
+    transfers->limits[LEASE_ADDRESS] = at_most(limits->per_address);
+    transfers->limits[LEASE_USER] = at_most(limits->per_user);
     transfers->system = system;
     transfers->key.k0 = env->random(env->data);
     transfers->key.k1 = env->random(env->data);

@@ -17,11 +17,7 @@ struct view {
     struct pack *packs;
     struct pack_version *versions;
     struct release *releases;
-    uint32_t *slots; /* hash table: index + 1 of a pack; 0: free */
-    uint32_t slot_mask;
 };
-
-uint32_t view_hash(struct span name);
 
 /* Create a unit that reads the whole catalogue from one snapshot of the database. NULL: out of
  * memory. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* catalogue_store.c: read all rows of the catalogue and build an immutable view from them. The view
- * owns its memory in blocks, and its pointers point into them. Packs are sorted by name and indexed
- * by a hash of it; the versions of a pack lie together, newest first. */
+ * owns its memory in blocks, and its pointers point into them. Packs are sorted by name; the versions
+ * of a pack lie together, newest first. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,29 +211,6 @@ static void read_pack(struct build *build, uint32_t row, struct pack *pack)
         build->failed = build->failed != 0 ? build->failed : TR_EPROTO;
 }
 
-static void index_packs(struct build *build, uint32_t count)
-{
-    struct view *view = build->view;
-    uint32_t slots = 16;
-
-    tr_assert(count <= CATALOGUE_PACKS_MAX * 2);
-    while (slots < 2 * count)
-        slots *= 2;
-    view->slots = view_alloc(build, slots * sizeof *view->slots);
-    if (view->slots == NULL)
-        return;
-    view->slot_mask = slots - 1;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = view_hash(span_of(view->packs[i].name)) & view->slot_mask;
-
-        while (view->slots[at] != 0)
-            at = (at + 1) & view->slot_mask;
-        view->slots[at] = i + 1;
-        build->packs[i] = (struct place){ view->packs[i].id, i };
-    }
-    qsort(build->packs, count, sizeof build->packs[0], compare_places);
-}
-
 static void read_packs(struct build *build)
 {
     uint32_t count = sql_unit_rows(build->unit, PACKS);
@@ -249,7 +226,9 @@ static void read_packs(struct build *build)
     qsort(build->view->packs, count, sizeof(struct pack), compare_packs);
     build->view->shown.packs = build->view->packs;
     build->view->shown.pack_count = count;
-    index_packs(build, count);
+    for (uint32_t i = 0; i < count; i++)
+        build->packs[i] = (struct place){ build->view->packs[i].id, i };
+    qsort(build->packs, count, sizeof build->packs[0], compare_places);
 }
 
 /* ---- versions ------------------------------------------------------------------------------- */

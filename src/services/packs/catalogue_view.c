@@ -1,35 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* catalogue_view.c: lookups in a view of the catalogue. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "services/packs/catalogue_private.h"
 
 enum { LINEAR_MAX = 16 };
 
-uint32_t view_hash(struct span name)
+static int compare_name(const void *wanted, const void *pack)
 {
-    uint32_t hash = 2166136261u;
+    const struct span *name = wanted;
+    const char *other = ((const struct pack *)pack)->name;
+    int order = strncmp(name->at, other, name->size);
 
-    /* FNV-1a without a key: administrators choose the names, and would only slow down themselves. */
-    for (size_t i = 0; i < name.size; i++)
-        hash = (hash ^ (unsigned char)name.at[i]) * 16777619u;
-    return hash ^ hash >> 15;
+    return order != 0 ? order : other[name->size] == '\0' ? 0 : -1;
 }
 
 const struct pack *catalogue_any_pack(const struct packs_view *view, struct span name)
 {
-    const struct view *whole = (const struct view *)view;
-    uint32_t at = view_hash(name) & whole->slot_mask;
-
-    while (whole->slots[at] != 0) {
-        const struct pack *pack = &view->packs[whole->slots[at] - 1];
-
-        if (span_is(name, pack->name))
-            return pack;
-        at = (at + 1) & whole->slot_mask;
-    }
-    return NULL;
+    return bsearch(&name, view->packs, view->pack_count, sizeof *view->packs, compare_name);
 }
 
 const struct pack *catalogue_pack(const struct packs_view *view, struct span name)

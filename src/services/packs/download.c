@@ -177,28 +177,10 @@ static void refuse_verdict(struct http_request *request, enum pack_verdict verdi
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* Holds the file and the leases while bytes are sent. */
-struct sending {
-    struct pinned_file *pinned;
-    struct transfer *transfer;
-};
-
-static bool check_sending(void *data, uint64_t sent, bool is_waiting)
+static void end_transfer(void *transfer, uint64_t sent)
 {
-    struct sending *sending = data;
-
-    return transfer_progress(sending->transfer, sent, is_waiting) &&
-           (is_waiting || pinned_is_same(sending->pinned));
-}
-
-static void end_sending(void *data, uint64_t sent)
-{
-    struct sending *sending = data;
-
     metric_add(&metrics[SENT_BYTES], (int64_t)sent);
-    transfer_stop(sending->transfer, sent);
-    pinned_unref(sending->pinned);
-    base_free(sending);
+    transfer_stop(transfer, sent);
 }
 
 static void refuse_transfer(struct http_request *request, enum transfer_refusal refusal)
@@ -226,7 +208,7 @@ static uint64_t bytes_of(const struct download *download)
 }
 
 /* Take the leases for bytes that take a while to send. Returns NULL after answering. */
-static struct sending *sending_new(
+static struct transfer *start_transfer(
     struct http_request *request, const struct download *download, struct pinned_file *pinned)
 {
     struct tr_context *ctx = http_context(request);
@@ -236,22 +218,18 @@ static struct sending *sending_new(
         .user = download->options.user,
         .address = http_peer(request),
         .size = bytes_of(download),
+        .file = pinned,
         .connection = tr_self(ctx),
         .now_ns = tr_now_ns(ctx) };
-    struct sending *sending = base_alloc(sizeof *sending);
-    enum transfer_refusal refusal = TRANSFER_MEMORY;
+    struct transfer *transfer = NULL;
+    enum transfer_refusal refusal;
 
     facts.address_key =
         (struct span){ (const char *)address, rate_limit_address_key(facts.address, address) };
-    if (sending != NULL)
-        refusal = transfer_start(download->packs->transfers, &facts, &sending->transfer);
-    if (refusal != TRANSFER_OK) {
-        base_free(sending);
+    refusal = transfer_start(download->packs->transfers, &facts, &transfer);
+    if (refusal != TRANSFER_OK)
         refuse_transfer(request, refusal);
-        return NULL;
-    }
-    sending->pinned = pinned_ref(pinned);
-    return sending;
+    return transfer;
 }
 
 /* The parts of a multipart/byteranges answer (RFC 9110 14.6). */
@@ -345,16 +323,16 @@ static bool is_small(const struct download *download, const struct pinned_file *
 }
 
 static void respond_large(struct http_request *request, const struct download *download,
-    struct sending *sending, const struct multipart *multipart, const char *type)
+    struct transfer *transfer, int fd, const struct multipart *multipart, const char *type)
 {
     struct http_part whole = { .size = download->file.size };
-    struct http_sending answer = { .fd = sending->pinned->fd,
+    struct http_sending answer = { .fd = fd,
         .parts = &whole,
         .part_count = 1,
         .rate_max = download->packs->settings.rate_max,
-        .check = check_sending,
-        .done = end_sending,
-        .data = sending };
+        .check = transfer_progress,
+        .done = end_transfer,
+        .data = transfer };
 
     if (multipart != NULL) {
         answer.parts = multipart->parts;
@@ -385,7 +363,7 @@ static void respond_bytes(struct http_request *request, const struct download *d
     struct pinned_file *pinned, const struct multipart *multipart)
 {
     const char *type = multipart != NULL ? multipart->type : download->version->type;
-    struct sending *sending = NULL;
+    struct transfer *transfer = NULL;
     struct http_frame *frame = NULL;
 
     if (is_small(download, pinned)) {
@@ -398,13 +376,13 @@ static void respond_bytes(struct http_request *request, const struct download *d
             return;
         }
     } else {
-        sending = sending_new(request, download, pinned);
-        if (sending == NULL)
+        transfer = start_transfer(request, download, pinned);
+        if (transfer == NULL)
             return;
     }
     add_headers(request, download);
-    if (sending != NULL) {
-        respond_large(request, download, sending, multipart, type);
+    if (transfer != NULL) {
+        respond_large(request, download, transfer, pinned->fd, multipart, type);
         return;
     }
     metric_add(&metrics[SENT_BYTES], (int64_t)bytes_of(download));

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@
 enum { READ_BYTES = 256 << 10 };
 
 struct objects {
+    _Atomic uint32_t refs;
     int objects, incoming; /* folders */
 };
 
@@ -329,7 +331,7 @@ int objects_open(const char *data_path, char *why, size_t why_size, struct objec
 
     if (objects == NULL)
         return TR_ENOMEM;
-    *objects = (struct objects){ .objects = -1, .incoming = -1 };
+    *objects = (struct objects){ .refs = 1, .objects = -1, .incoming = -1 };
     error = open_folders(objects, data_path);
     if (error != 0) {
         (void)snprintf(
@@ -341,6 +343,12 @@ int objects_open(const char *data_path, char *why, size_t why_size, struct objec
     return 0;
 }
 
+struct objects *objects_ref(struct objects *objects)
+{
+    atomic_fetch_add_explicit(&objects->refs, 1, memory_order_relaxed);
+    return objects;
+}
+
 void objects_close(struct objects **objects)
 {
     struct objects *old = *objects;
@@ -349,6 +357,8 @@ void objects_close(struct objects **objects)
     if (old == NULL)
         return;
     *objects = NULL;
+    if (atomic_fetch_sub_explicit(&old->refs, 1, memory_order_acq_rel) != 1)
+        return;
     if (old->objects >= 0)
         close(old->objects);
     if (old->incoming >= 0)

@@ -22,6 +22,8 @@ struct objects;
 
 /* Open the folders, and create those that are missing. */
 int objects_open(const char *data_path, char *why, size_t why_size, struct objects **ret_objects);
+struct objects *objects_ref(struct objects *objects);
+/* Release a reference; the last one closes the folders. NULL is fine. */
 void objects_close(struct objects **objects);
 
 /* Which file, and in what state. Two equal identities mean the same bytes, if the file was not

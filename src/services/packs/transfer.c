@@ -72,7 +72,8 @@ struct transfer {
     struct transfers *transfers;
     struct transfer *next, *prev; /* in the list; only the list's actor uses them */
     tr_weak connection;
-    uint64_t names[LEASES]; /* 0: no lease */
+    struct pinned_file *file; /* one reference; the sender's */
+    uint64_t names[LEASES];   /* 0: no lease */
     _Atomic uint64_t sent;
     _Atomic bool is_cancelled;
     bool is_listed;            /* the Started message was sent to the list */
@@ -261,7 +262,7 @@ static enum transfer_refusal take_leases(
 }
 
 enum transfer_refusal transfer_start(
-    struct transfers *transfers, const struct transfer_facts *facts, struct transfer **ret_flight)
+    struct transfers *transfers, const struct transfer_facts *facts, struct transfer **ret_transfer)
 {
     struct transfer *transfer = base_calloc(sizeof *transfer);
     enum transfer_refusal refusal;
@@ -276,6 +277,7 @@ enum transfer_refusal transfer_start(
         return refusal;
     }
     transfer->connection = facts->connection;
+    transfer->file = facts->file == NULL ? NULL : pinned_ref(facts->file);
     transfer->info = (struct transfer_info){
         .id = atomic_fetch_add_explicit(&transfers->id, 1, memory_order_relaxed) + 1,
         .began_ns = facts->now_ns,
@@ -286,21 +288,25 @@ enum transfer_refusal transfer_start(
     transfer_copy_text(transfer->info.user, sizeof transfer->info.user, facts->user);
     transfer_copy_text(transfer->info.address, sizeof transfer->info.address, facts->address);
     metric_add(&metrics[IN_FLIGHT], 1);
-    *ret_flight = transfer;
+    *ret_transfer = transfer;
     return TRANSFER_OK;
 }
 
-bool transfer_progress(struct transfer *transfer, uint64_t sent, bool is_waiting)
+bool transfer_progress(void *data, uint64_t sent, bool is_waiting)
 {
+    struct transfer *transfer = data;
+
     atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
     /* If the message cannot be sent, the transfer continues without being listed. */
     if (is_waiting && !transfer->is_listed)
         transfer->is_listed = transfer_tell(transfer, TRANSFER_STARTED);
-    return !atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
+    return !atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed) &&
+           (is_waiting || transfer->file == NULL || pinned_is_same(transfer->file));
 }
 
-void transfer_stop(struct transfer *transfer, uint64_t sent)
+void transfer_stop(void *data, uint64_t sent)
 {
+    struct transfer *transfer = data;
     bool is_cancelled = atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
 
     atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
@@ -310,6 +316,7 @@ void transfer_stop(struct transfer *transfer, uint64_t sent)
                                                     : CUT],
         1);
     give_leases_back(transfer);
+    pinned_unref(transfer->file);
     if (transfer->is_listed)
         (void)transfer_tell(transfer, TRANSFER_ENDED);
     transfer_unref(transfer);

@@ -12,6 +12,7 @@
 
 #include <troupe/troupe.h>
 
+#include "services/packs/hasher.h"
 #include "support/buffer.h"
 
 struct transfers;
@@ -29,9 +30,10 @@ void transfers_stop(struct transfers **transfers);
 /* The file and the client of a transfer. Texts are copied and may be cut. */
 struct transfer_facts {
     struct span pack, version, user, address; /* user: absent if anonymous */
-    struct span address_key; /* the part of the address that counts as one client */
-    uint64_t size;           /* bytes to send */
-    tr_weak connection;      /* woken by a cancel */
+    struct span address_key;  /* the part of the address that counts as one client */
+    uint64_t size;            /* bytes to send */
+    struct pinned_file *file; /* kept until the transfer stops; NULL: none */
+    tr_weak connection;       /* woken by a cancel */
     uint64_t now_ns;
 };
 enum transfer_refusal {
@@ -42,13 +44,14 @@ enum transfer_refusal {
     TRANSFER_MEMORY
 };
 /* Take the leases, without a message. The transfer is the caller's until transfer_stop. */
-enum transfer_refusal transfer_start(
-    struct transfers *transfers, const struct transfer_facts *facts, struct transfer **ret_flight);
-/* Note how many bytes were sent. Returns false if the transfer was cancelled. A transfer that has to
- * wait for its client is listed from then on; one that never waits is over before it could be read. */
-bool transfer_progress(struct transfer *transfer, uint64_t sent, bool is_waiting);
+enum transfer_refusal transfer_start(struct transfers *transfers,
+    const struct transfer_facts *facts, struct transfer **ret_transfer);
+/* Note how many bytes were sent. Returns false if the transfer was cancelled, or its file changed. A
+ * transfer that has to wait for its client is listed from then on; one that never waits is over
+ * before it could be read. This and transfer_stop are callbacks of http_sending. */
+bool transfer_progress(void *transfer, uint64_t sent, bool is_waiting);
 /* Give the leases back and drop the transfer. `sent` is the final number of bytes. Any thread. */
-void transfer_stop(struct transfer *transfer, uint64_t sent);
+void transfer_stop(void *transfer, uint64_t sent);
 
 /* ---- the list ------------------------------------------------------------------------------- */
 

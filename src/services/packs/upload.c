@@ -123,35 +123,24 @@ void upload_job_unref(struct upload_job *job)
     base_free(job);
 }
 
-void upload_site_unref(struct upload_site *site)
-{
-    if (site == NULL || atomic_fetch_sub_explicit(&site->holders, 1, memory_order_acq_rel) != 1)
-        return;
-    objects_close(&site->objects);
-    base_free(site);
-}
-
 void upload_unref(struct upload *upload)
 {
     if (atomic_fetch_sub_explicit(&upload->holders, 1, memory_order_acq_rel) != 1)
         return;
-    upload_file_close(&upload->file);
-    upload_site_unref(upload->site);
+    upload_file_fini(&upload->file);
     base_free(upload);
 }
 
 struct upload *upload_create(
-    struct upload_site *site, const char *id, const struct upload_facts *facts)
+    struct objects *objects, const char *id, const struct upload_facts *facts)
 {
     struct upload *upload = base_calloc(sizeof *upload);
 
     if (upload == NULL)
         return NULL;
     atomic_init(&upload->holders, 1);
-    atomic_fetch_add_explicit(&site->holders, 1, memory_order_relaxed);
-    upload->site = site;
     upload->facts = *facts;
-    upload_file_init(&upload->file, site->objects, id);
+    upload_file_init(&upload->file, objects, id);
     return upload;
 }
 
@@ -282,7 +271,7 @@ static int remove_files(struct upload *upload)
         if (hook != NULL)
             hook();
         name[crypto_hex_encode(upload->facts.sha256, sizeof upload->facts.sha256, name)] = '\0';
-        (void)objects_remove(upload->site->objects, name);
+        (void)objects_remove(upload->file.objects, name);
     }
     return rc;
 }
@@ -454,7 +443,7 @@ static void handle_create(struct uploads *uploads, struct upload *upload, struct
     }
     crypto_random_fill(random, sizeof random);
     id[crypto_hex_encode(random, sizeof random, id)] = '\0';
-    upload = upload_create(uploads->site, id, &job->facts);
+    upload = upload_create(uploads->packs->objects, id, &job->facts);
     if (upload == NULL) {
         upload_refuse(job, NULL, &try_again);
         return;
@@ -837,8 +826,6 @@ void uploads_fini(void *self)
     }
     if (uploads->sql.sql != NULL)
         sql_client_fini(&uploads->sql);
-    upload_site_unref(uploads->site);
-    uploads->site = NULL;
 }
 
 static void drop_message(void *message)

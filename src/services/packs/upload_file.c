@@ -13,9 +13,9 @@
 #include "crypto/encoding.h"
 #include "services/packs/upload_private.h"
 
-void upload_file_init(struct upload_file *file, const struct objects *objects, const char *id)
+void upload_file_init(struct upload_file *file, struct objects *objects, const char *id)
 {
-    *file = (struct upload_file){ .objects = objects, .fd = -1 };
+    *file = (struct upload_file){ .objects = objects_ref(objects), .fd = -1 };
     (void)snprintf(file->id, sizeof file->id, "%s", id);
 }
 
@@ -28,6 +28,12 @@ void upload_file_close(struct upload_file *file)
         crypto_sha256_stream_fini(&file->hash);
     file->has_hash = false;
     file->hashed = 0;
+}
+
+void upload_file_fini(struct upload_file *file)
+{
+    upload_file_close(file);
+    objects_close(&file->objects);
 }
 
 static int upload_error(int error)

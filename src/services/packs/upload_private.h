@@ -11,7 +11,7 @@
 /* ---- the file of an upload, for the blocking pool. One thread at a time --------------------- */
 
 struct upload_file {
-    const struct objects *objects; /* outlives the file */
+    struct objects *objects; /* one reference: work on the pool may outlive the actor */
     char id[UPLOAD_ID_CHARS + 1];
     int fd;          /* -1: not open */
     uint64_t offset; /* bytes in the file */
@@ -20,7 +20,8 @@ struct upload_file {
     uint64_t hashed; /* bytes that `hash` has seen; fewer than `offset` after a restart */
 };
 
-void upload_file_init(struct upload_file *file, const struct objects *objects, const char *id);
+void upload_file_init(struct upload_file *file, struct objects *objects, const char *id);
+void upload_file_fini(struct upload_file *file);
 /* Create the file, empty. Returns TR_ENOSPC, TR_EIO, ... */
 int upload_file_create(struct upload_file *file);
 /* Find out how many bytes the file has, and when it was last written (ns since 1970). TR_ENOENT. */
@@ -46,12 +47,6 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
 
 enum { UPLOAD_TAG_FIRST = 16 };
 
-/* The folder of the uploads. It outlives the actor while work runs on the pool. */
-struct upload_site {
-    _Atomic uint32_t holders;
-    struct objects *objects;
-};
-
 /* What an upload is busy with. */
 enum upload_step { UPLOAD_STEP_NONE, UPLOAD_STEP_WORK, UPLOAD_STEP_REMOVE, UPLOAD_STEPS };
 /* What the pool does for it. */
@@ -60,7 +55,6 @@ enum upload_work { UPLOAD_WORK_CREATE, UPLOAD_WORK_WRITE, UPLOAD_WORK_SEAL, UPLO
 struct upload {
     struct upload *next;
     _Atomic uint32_t holders; /* the table, and running work */
-    struct upload_site *site;
     struct upload_facts facts;
     struct upload_file file;
     uint64_t offset;
@@ -81,7 +75,6 @@ struct upload {
 struct uploads {
     struct tr_context *ctx; /* of the turn that runs */
     struct packs *packs;
-    struct upload_site *site;
     struct sql_client sql;
     struct upload *first;
     uint32_t count;
@@ -92,10 +85,9 @@ extern const struct tr_type uploads_type;
 /* Called on the pool before an object is removed, for tests; may be NULL. */
 extern void (*_Atomic upload_removal_hook)(void);
 
-void upload_site_unref(struct upload_site *site); /* NULL is fine */
 /* Create an upload with one reference. NULL: out of memory. */
 struct upload *upload_create(
-    struct upload_site *site, const char *id, const struct upload_facts *facts);
+    struct objects *objects, const char *id, const struct upload_facts *facts);
 void upload_unref(struct upload *upload);
 void uploads_enlist(struct uploads *uploads, struct upload *upload); /* takes the reference */
 struct upload *uploads_find(const struct uploads *uploads, const char *id);

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "crypto/encoding.h"
 #include "services/packs/upload_private.h"
 #include "support/log.h"
@@ -18,7 +17,7 @@ static int look_at_file(struct uploads *uploads, struct upload *upload)
 
     if (rc == TR_ENOENT) { /* the process may have ended after the rename */
         name[crypto_hex_encode(upload->facts.sha256, 32, name)] = '\0';
-        rc = objects_open_file(uploads->site->objects, name, &fd, &identity);
+        rc = objects_open_file(uploads->packs->objects, name, &fd, &identity);
         if (rc != 0)
             return rc;
         (void)close(fd);
@@ -47,7 +46,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
     int rc = TR_ENOENT;
 
     if (upload_read_row(unit, row, id, &facts) && uploads->count < UPLOADS_MAX) {
-        upload = upload_create(uploads->site, id, &facts);
+        upload = upload_create(uploads->packs->objects, id, &facts);
         if (upload == NULL)
             return TR_ENOMEM;
         rc = look_at_file(uploads, upload);
@@ -73,7 +72,7 @@ static int remove_unknown(void *data, const char *name, uint64_t size)
 
     (void)size;
     if (object_name_is_valid(name, UPLOAD_ID_CHARS) && uploads_find(uploads, name) == NULL)
-        (void)objects_remove_incoming(uploads->site->objects, name);
+        (void)objects_remove_incoming(uploads->packs->objects, name);
     return 0;
 }
 
@@ -89,22 +88,17 @@ static int load_uploads(struct uploads *uploads)
         rc = load_row(uploads, unit, i);
     sql_unit_destroy(unit);
     if (rc == 0)
-        rc = objects_each_incoming(uploads->site->objects, remove_unknown, uploads);
+        rc = objects_each_incoming(uploads->packs->objects, remove_unknown, uploads);
     return rc;
 }
 
 int uploads_start(struct packs *packs, char *why, size_t why_size)
 {
     struct uploads uploads = { .packs = packs, .tag_next = UPLOAD_TAG_FIRST };
-    int rc;
+    int rc = load_uploads(&uploads);
 
-    uploads.site = base_calloc(sizeof *uploads.site);
-    if (uploads.site == NULL)
-        return TR_ENOMEM;
-    atomic_init(&uploads.site->holders, 1);
-    rc = objects_open(packs->data_path, why, why_size, &uploads.site->objects);
-    if (rc == 0)
-        rc = load_uploads(&uploads);
+    (void)why;
+    (void)why_size;
     if (rc == 0)
         rc = tr_spawn(packs->system, &uploads_type, &uploads,
             &(struct tr_spawn_options){ .name = "packs uploads",

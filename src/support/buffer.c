@@ -8,6 +8,14 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
+int span_compare(struct span a, struct span b)
+{
+    size_t size = a.size < b.size ? a.size : b.size;
+    int order = size == 0 ? 0 : memcmp(a.at, b.at, size);
+
+    return order != 0 ? order : (a.size > b.size) - (a.size < b.size);
+}
+
 bool span_equal(struct span a, struct span b)
 {
     return a.size == b.size && (a.size == 0 || memcmp(a.at, b.at, a.size) == 0);

@@ -27,6 +27,7 @@ static inline bool span_is(struct span span, const char *text)
     return span.size == size && (size == 0 || memcmp(span.at, text, size) == 0);
 }
 bool span_equal(struct span a, struct span b);
+int span_compare(struct span a, struct span b); /* by bytes: < 0, 0, > 0 */
 /* Compare without regard to the case of ASCII letters. */
 bool span_is_nocase(struct span span, const char *text);
 bool span_starts(struct span span, const char *prefix);

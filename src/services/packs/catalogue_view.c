@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* catalogue_view.c: lookups in a view of the catalogue. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "services/packs/catalogue_private.h"
@@ -10,11 +9,7 @@ enum { LINEAR_MAX = 16 };
 
 static int compare_name(const void *wanted, const void *pack)
 {
-    const struct span *name = wanted;
-    const char *other = ((const struct pack *)pack)->name;
-    int order = strncmp(name->at, other, name->size);
-
-    return order != 0 ? order : other[name->size] == '\0' ? 0 : -1;
+    return span_compare(*(const struct span *)wanted, span_of(((const struct pack *)pack)->name));
 }
 
 const struct pack *catalogue_any_pack(const struct packs_view *view, struct span name)

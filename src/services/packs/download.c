@@ -147,32 +147,29 @@ static void add_headers(struct http_request *request, const struct download *dow
         add_content_range(request, &download->ranges[0], download->file.size);
 }
 
+/* Bad verdicts. Any other means: retry (also one that was verified and evicted ASKS_MAX times). */
+static const struct {
+    const char *label, *text;
+} bad_verdicts[] = {
+    [PACK_DAMAGED] = { "PackDamaged",
+        "The stored file differs from the published one and is not sent; the operator has to "
+        "repair it." },
+    [PACK_MISSING] = { "PackMissing",
+        "The stored file of this version is missing; the operator has to restore it." },
+    [PACK_UNREADABLE] = { "PackUnreadable",
+        "The stored file of this version cannot be read; the operator has to repair it." },
+};
+
 static void refuse_verdict(struct http_request *request, enum pack_verdict verdict)
 {
     metric_add(&metrics[REFUSED], 1);
-    switch (verdict) {
-    case PACK_DAMAGED:
-        http_respond_error(request, 500, "PackDamaged",
-            "The stored file differs from the published one and is not sent; the operator has to "
-            "repair it.");
-        break;
-    case PACK_MISSING:
-        http_respond_error(request, 500, "PackMissing",
-            "The stored file of this version is missing; the operator has to restore it.");
-        break;
-    case PACK_UNREADABLE:
-        http_respond_error(request, 500, "PackUnreadable",
-            "The stored file of this version cannot be read; the operator has to repair it.");
-        break;
-    case PACK_VERIFIED: /* verified and evicted again, ASKS_MAX times */
-    case PACK_BUSY:
-    case PACK_CANCELLED:
-    case PACK_UNSETTLED:
-        http_add_header(request, "Retry-After", SPAN("1"));
-        http_respond_error(
-            request, 503, "VerificationBusy", "The file could not be verified now; retry.");
-        break;
+    if (verdict >= PACK_DAMAGED && verdict <= PACK_UNREADABLE) {
+        http_respond_error(request, 500, bad_verdicts[verdict].label, bad_verdicts[verdict].text);
+        return;
     }
+    http_add_header(request, "Retry-After", SPAN("1"));
+    http_respond_error(
+        request, 503, "VerificationBusy", "The file could not be verified now; retry.");
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */

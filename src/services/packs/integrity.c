@@ -269,10 +269,10 @@ static void job_end(struct cache *cache, struct hash_job *job, enum pack_verdict
     }
 }
 
-/* Ignore what a job finds out; its ask was answered or moved. */
-static void job_disown(struct cache *cache, struct hash_job *job)
+/* Answer the ask, if it did not move, and ignore what the job finds out. */
+static void job_drop(struct cache *cache, struct hash_job *job, enum pack_verdict verdict)
 {
-    job->reply = (tr_reply_handle){ 0 };
+    job_reply(job, verdict);
     if (job->state == HASH_RUNNING)
         atomic_store_explicit(&job->is_cancelled, true, memory_order_relaxed);
     else
@@ -361,10 +361,8 @@ static void handle_cancel(struct cache *cache, const struct hash_file *file)
 {
     struct hash_job *job = job_find(cache, file, false);
 
-    if (job == NULL)
-        return;
-    job_reply(job, PACK_CANCELLED);
-    job_disown(cache, job);
+    if (job != NULL)
+        job_drop(cache, job, PACK_CANCELLED);
 }
 
 /* Forget what is known. The ask of a RUNNING job moves to a job that starts after this. */
@@ -381,11 +379,11 @@ static void job_invalidate(struct cache *cache, struct hash_job *job)
     if (is_cancelled(job))
         return;
     fresh = job_for(cache, &job->file);
-    if (fresh == NULL)
-        job_reply(job, PACK_BUSY);
-    else
+    if (fresh != NULL) {
         job_add(cache, fresh, job->reply);
-    job_disown(cache, job);
+        job->reply = (tr_reply_handle){ 0 };
+    }
+    job_drop(cache, job, PACK_BUSY);
 }
 
 /* Of a version, or of all of them (NULL). */
@@ -521,8 +519,7 @@ static void cache_stop(void *state, struct tr_context *ctx, enum tr_why why)
     (void)why;
     for (struct hash_job *job = cache->jobs; job != NULL; job = next) {
         next = job->next;
-        job_reply(job, PACK_BUSY);
-        job_disown(cache, job);
+        job_drop(cache, job, PACK_BUSY);
     }
 }
 

@@ -111,18 +111,10 @@ static bool parse_semver(struct span text, struct semver *ret_version)
     return text.size == 0 || (text.size > 1 && text.at[0] == '+');
 }
 
-static int compare_bytes(struct span a, struct span b)
-{
-    size_t size = a.size < b.size ? a.size : b.size;
-    int order = size == 0 ? 0 : memcmp(a.at, b.at, size);
-
-    return order != 0 ? order : (a.size > b.size) - (a.size < b.size);
-}
-
 /* Numbers have no leading zeros, so the longer one is larger. */
 static int compare_numbers(struct span a, struct span b)
 {
-    return a.size != b.size ? (a.size > b.size) - (a.size < b.size) : compare_bytes(a, b);
+    return a.size != b.size ? (a.size > b.size) - (a.size < b.size) : span_compare(a, b);
 }
 
 /* Section 11.4. */
@@ -138,7 +130,7 @@ static int compare_pre(struct span a, struct span b)
 
         if (left_counts != right_counts)
             return left_counts ? -1 : 1;
-        order = left_counts ? compare_numbers(left, right) : compare_bytes(left, right);
+        order = left_counts ? compare_numbers(left, right) : span_compare(left, right);
         if (order != 0)
             return order;
         (void)skip_char(&a, '.');
@@ -164,7 +156,7 @@ int pack_version_compare(struct span a, struct span b)
 
     if (parse_semver(a, &left) && parse_semver(b, &right))
         return compare_semver(&left, &right);
-    return compare_bytes(a, b);
+    return span_compare(a, b);
 }
 
 int pack_version_order(struct span a, struct span b)
@@ -173,5 +165,5 @@ int pack_version_order(struct span a, struct span b)
     bool is_left = parse_semver(a, &left), is_right = parse_semver(b, &right);
     int order = is_left != is_right ? is_left - is_right : pack_version_compare(a, b);
 
-    return order != 0 ? order : compare_bytes(a, b);
+    return order != 0 ? order : span_compare(a, b);
 }

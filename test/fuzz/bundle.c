@@ -22,13 +22,12 @@ static void read_query(struct span query, struct api_body *body)
     tr_assert(scratch != NULL);
     if (api_put_query(&text, query, scratch)) {
         tr_assert(text.failed == 0);
-        rc = json_parse_copy(&body->doc, (struct span){ text.bytes, text.size }, 0);
-        tr_assert(rc == 0 && json_kind(json_root(&body->doc)) == JSON_OBJECT);
-        body->expect = json_expect(json_root(&body->doc));
+        rc = json_parse_copy(&body->reader.doc, (struct span){ text.bytes, text.size }, 0);
+        tr_assert(rc == 0 && json_kind(json_root(&body->reader.doc)) == JSON_OBJECT);
     } else {
-        tr_assert(json_parse_copy(&body->doc, SPAN("{}"), 0) == 0);
-        body->expect = json_expect(json_root(&body->doc));
+        tr_assert(json_parse_copy(&body->reader.doc, SPAN("{}"), 0) == 0);
     }
+    body->reader.expect = json_expect(json_root(&body->reader.doc));
     buffer_free(&text);
     free(scratch);
 }
@@ -83,7 +82,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *end = size == 0 ? NULL : memchr(data, '\n', size);
     size_t query_size = end == NULL ? 0 : (size_t)(end - data);
     char *query = malloc(query_size + 1);
-    struct api_body body = { .act = act_create(&commit_act_type, NULL), .raw_name = "commit" };
+    struct api_body body = { .act = act_create(&commit_act_type, NULL),
+        .reader = { .raw_name = BUNDLE_RAW } };
     size_t from = end == NULL ? 0 : query_size + 1, count;
     bool is_whole;
 
@@ -96,10 +96,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tr_assert(body.act->body != NULL);
     if (size > from)
         memcpy(body.act->body, data + from, size - from);
-    body.raw = (struct span){ body.act->body, size - from };
-    count = walk(body.raw, &is_whole);
+    body.reader.raw = (struct span){ body.act->body, size - from };
+    count = walk(body.reader.raw, &is_whole);
     bundle_read_mls(&body);
-    if (!body.expect.failed) {
+    if (!body.reader.expect.failed) {
         tr_assert(is_whole);
         tr_assert(part_count(act_commit(body.act)) == count);
         if (body.act->content->bytes.size > 0) {
@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         walk_roster(act_commit(body.act));
     }
-    json_doc_free(&body.doc);
+    json_doc_free(&body.reader.doc);
     act_unref(body.act);
     return 0;
 }

@@ -332,17 +332,20 @@ static bool has_nul(struct span text)
     return false;
 }
 
-int param_parse_json(struct json_doc *doc, char *text, size_t size, const char *subject,
+/* 0, TR_ENOMEM, or TR_EINVAL and a sentence about `subject`. */
+static int parse_json(struct json_doc *doc, struct span text, const char *subject,
     char ret_message[JSON_EXPLAIN_BYTES])
 {
     int rc;
 
-    if (has_nul((struct span){ text, size })) {
+    if (text.at == NULL)
+        return TR_ENOMEM;
+    if (has_nul(text)) {
         (void)snprintf(ret_message, JSON_EXPLAIN_BYTES,
             "%s has a text with a NUL character; remove it.", subject);
         return TR_EINVAL;
     }
-    rc = json_parse(doc, text, size, JSON_UNIQUE_KEYS);
+    rc = json_parse(doc, (char *)(uintptr_t)text.at, text.size, JSON_UNIQUE_KEYS);
     if (rc == 0 || rc == TR_ENOMEM)
         return rc;
     json_explain(doc, subject, ret_message);
@@ -386,16 +389,40 @@ static bool is_missing(const struct json *json)
     return json == NULL || json_kind(json) == JSON_NULL;
 }
 
+static void read_body_mls(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    const struct json *json = json_get(reader->expect.object, param->name);
+    size_t size_max = (size_t)param->max;
+
+    tr_assert(param->max > 0);
+    if (reader->raw_name != NULL && strcmp(param->name, reader->raw_name) == 0) {
+        value->text = reader->raw;
+        if (value->text.size > size_max)
+            param_fail(reader, param, "is larger than it may be");
+    } else if (!is_missing(json) && !text_get_bytes(json, size_max, &value->text)) {
+        param_fail(reader, param, "must be base64, within its size");
+    }
+    if ((param->flags & PARAM_REQUIRED) != 0 && value->text.size == 0)
+        param_fail(reader, param, "must be there and not be empty");
+}
+
 static void read_body_param(
     struct param_reader *reader, const struct param *param, struct param_value *value)
 {
     struct json_expect *expect = &reader->expect;
+    const struct json *json = json_get(expect->object, param->name);
+    bool is_required = (param->flags & PARAM_REQUIRED) != 0;
     size_t size_max = param->max == 0 ? SIZE_MAX : (size_t)param->max;
 
-    value->is_given = !is_missing(json_get(expect->object, param->name));
+    value->is_given = !is_missing(json) || (json != NULL && is_required && reader->is_null_wrong);
+    if (param->type == PARAM_MLS) {
+        read_body_mls(reader, param, value);
+        return;
+    }
     if (!value->is_given) {
         set_fallback(reader, param, value);
-        if ((param->flags & PARAM_REQUIRED) != 0)
+        if (is_required)
             json_expect_fail(expect, param->name, "is missing");
         return;
     }
@@ -417,6 +444,9 @@ static void read_body_param(
         break;
     case PARAM_JSON:
         value->json = json_need_array(expect, param->name, (size_t)param->min, (size_t)param->max);
+        break;
+    case PARAM_ANY:
+        value->json = json;
         break;
     default:
         value->text = json_need_string(expect, param->name, 1,
@@ -440,13 +470,18 @@ void param_read_members(
 void param_read_body(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values)
 {
-    char *text = http_body_bytes(reader->request);
-    int rc = TR_ENOMEM;
+    struct span text = { http_body_bytes(reader->request), http_body(reader->request).size };
+
+    param_read_text(reader, text, "The body", params, ret_values);
+}
+
+void param_read_text(struct param_reader *reader, struct span text, const char *subject,
+    const struct param *params, struct param_value *ret_values)
+{
+    int rc;
 
     reader->expect = (struct json_expect){ .index = SIZE_MAX };
-    if (text != NULL)
-        rc = param_parse_json(&reader->doc, text, http_body(reader->request).size, "The body",
-            reader->expect.message);
+    rc = parse_json(&reader->doc, text, subject, reader->expect.message);
     reader->is_out_of_memory = rc == TR_ENOMEM;
     reader->expect.failed = rc == TR_EINVAL;
     if (rc < 0)
@@ -470,17 +505,4 @@ bool param_reader_refuse(struct param_reader *reader)
     else
         http_respond_error(reader->request, 400, "InvalidRequest", reader->expect.message);
     return true;
-}
-
-int param_find(struct http_request *request, const char *name, struct span *ret_value)
-{
-    const struct param params[] = { { name, PARAM_TEXT, .max = 0 }, PARAM_LAST };
-    struct param_reader reader = { .request = request };
-    struct param_value value = { 0 };
-
-    param_read_query(&reader, params, &value);
-    if (param_reader_refuse(&reader))
-        return -1;
-    *ret_value = value.text;
-    return value.is_given;
 }

@@ -32,6 +32,8 @@ enum param_type {
     PARAM_DIDS,   /* the same of DIDs */
     PARAM_HEXES,  /* an array of min to max hashes in hex; bodies only */
     PARAM_JSON,   /* an array of min to max values, read by the call itself; bodies only */
+    PARAM_MLS,    /* an MLS message of at most max bytes: base64, or `raw` itself; bodies only */
+    PARAM_ANY,    /* a value that the call reads itself; bodies only */
 };
 
 /* A table ends with PARAM_LAST. Entries behind it are not read: they give a type to values that the
@@ -75,6 +77,9 @@ struct param_reader {
     struct json_expect expect; /* the first mistake */
     struct json_doc doc;       /* of a body */
     bool is_out_of_memory;
+    bool is_null_wrong;   /* a required null has the wrong type; else it is missing */
+    const char *raw_name; /* the PARAM_MLS that `raw` stands for; NULL: none */
+    struct span raw;
 };
 
 /* Read the parameters of the query, or the members of the body, into one value per entry. A mistake
@@ -83,6 +88,10 @@ void param_read_query(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
 void param_read_body(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
+/* The same of JSON text that is not the request's own. It is parsed in place and has
+ * JSON_PADDING_BYTES behind it; NULL: out of memory. `subject` begins a sentence: "The body". */
+void param_read_text(struct param_reader *reader, struct span text, const char *subject,
+    const struct param *params, struct param_value *ret_values);
 /* Read the members of the object that reader->expect is of. */
 void param_read_members(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
@@ -90,16 +99,9 @@ void param_reader_fini(struct param_reader *reader);
 /* Answer 400 InvalidRequest or 503 if anything was wrong, and free the document. True: it was. */
 bool param_reader_refuse(struct param_reader *reader);
 
-/* Find one parameter of the query. 1: there, 0: missing, -1: it is malformed or there twice, which was
- * answered. */
-int param_find(struct http_request *request, const char *name, struct span *ret_value);
 /* True for 1 to 64 letters, digits and - . _ : which is what may follow the # of an identity. */
 bool param_is_device(struct span device);
 /* Fail with a sentence about a value that is none of the choices. */
 void param_fail_choice(struct json_expect *expect, const char *name, const char *const *choices);
-/* Parse JSON in place; `text` has JSON_PADDING_BYTES behind it. 0, TR_ENOMEM, or TR_EINVAL and a
- * sentence about `subject`: "The body". */
-int param_parse_json(struct json_doc *doc, char *text, size_t size, const char *subject,
-    char ret_message[JSON_EXPLAIN_BYTES]);
 
 #endif

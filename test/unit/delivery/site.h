@@ -75,33 +75,6 @@ struct site {
     size_t route_count;
 };
 
-static const struct http_route site_rows[] = {
-    XRPC_CALL(HTTP_POST, "publishKeyPackage", call_publish_key_package, 128 << 10),
-    XRPC_CALL(HTTP_POST, "publishKeyPackages", call_publish_key_packages, API_MESSAGE),
-    XRPC_CALL(HTTP_GET, "getKeyPackages", call_get_key_packages, 0),
-    XRPC_CALL(HTTP_GET, "getKeyPackageStats", call_get_key_package_stats, 0),
-    XRPC_CALL(HTTP_GET, "getKeyPackageStatus", call_get_key_package_status, 0),
-    XRPC_CALL(HTTP_POST, "syncKeyPackages", call_sync_key_packages, 256 << 10),
-    XRPC_CALL(HTTP_POST, "deleteKeyPackages", call_delete_key_packages, 256 << 10),
-    XRPC_CALL(HTTP_GET, "getWelcome", call_get_welcome, 0),
-    XRPC_CALL(HTTP_GET, "getPendingWelcomes", call_get_pending_welcomes, 0),
-    XRPC_CALL(HTTP_POST, "confirmWelcome", call_confirm_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "invalidateWelcome", call_invalidate_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "reissueWelcome", call_reissue_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "validateWelcome", call_validate_welcome, 6 << 20),
-    XRPC_CALL(HTTP_POST, "registerDevice", call_register_device, API_COMMIT),
-    XRPC_CALL(HTTP_GET, "listDevices", call_list_devices, 0),
-    XRPC_CALL(HTTP_POST, "deleteDevice", call_delete_device, API_SMALL),
-    XRPC_CALL(HTTP_GET, "getPendingDeviceAdditions", call_get_pending_device_additions, 0),
-    XRPC_CALL(
-        HTTP_POST, "claimPendingDeviceAddition", call_claim_pending_device_addition, API_SMALL),
-    XRPC_CALL(HTTP_POST, "completePendingDeviceAddition", call_complete_pending_device_addition,
-        API_SMALL),
-    XRPC_CALL(HTTP_GET, "validateDeviceState", call_validate_device_state, 0),
-    XRPC_CALL(HTTP_GET, "getExpectedConversations", call_get_expected_conversations, 0),
-};
-enum { SITE_ROWS = sizeof site_rows / sizeof site_rows[0] };
-
 static inline void site_add_route(struct site *site, const struct http_route *route)
 {
     for (size_t i = 0; i < site->route_count; i++)
@@ -170,8 +143,6 @@ static inline void site_begin_with(struct site *site, const struct config *confi
     CHECK_EQ_INT(cleanup_start(site->delivery, &site->jobs), 0);
     for (size_t i = 0; i < delivery_service.route_count; i++)
         site_add_route(site, &delivery_service.routes[i]);
-    for (size_t i = 0; i < SITE_ROWS; i++)
-        site_add_route(site, &site_rows[i]);
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,

@@ -5,57 +5,34 @@
 
 #include "base/alloc.h"
 #include "http/uri.h"
-#include "json/json_write.h"
-#include "services/common/param.h"
-#include "services/common/text.h"
+#include "services/common/call.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/delivery_metrics.h"
 
-static bool no_memory(struct http_request *request, struct api_body *body)
+/* ---- reading -------------------------------------------------------------------------------- */
+
+void api_refuse(struct api_body *body, unsigned status, const char *label, const char *text)
 {
-    act_unref(body->act);
-    json_doc_free(&body->doc);
-    http_respond_shed(request, 503, 1, "memory");
-    return false;
+    if (body->status != 0)
+        return;
+    body->status = status;
+    body->label = label;
+    body->text = text;
 }
 
-static bool parse_body(struct http_request *request, struct api_body *body, char *text, size_t size)
+static bool is_good(const struct api_body *body)
 {
-    char message[JSON_EXPLAIN_BYTES];
-    int rc = param_parse_json(
-        &body->doc, text, size, body->raw_name == NULL ? "The body" : "The query", message);
-
-    if (rc == TR_ENOMEM)
-        return no_memory(request, body);
-    if (rc < 0) {
-        api_refuse(request, body, 400, "InvalidRequest", message);
-        return false;
-    }
-    body->expect = json_expect(json_root(&body->doc));
-    return true;
+    return !body->reader.expect.failed && !body->reader.is_out_of_memory && body->status == 0;
 }
 
-bool api_begin(struct http_request *request, const struct act_type *type, struct api_body *ret_body)
+static void read_json(struct api_body *body)
 {
-    struct span body = http_body(request);
+    struct span given = http_body(body->request), text = { NULL, given.size };
 
-    *ret_body = (struct api_body){ .act = act_create(type, auth_claims_of(request)) };
-    if (ret_body->act == NULL)
-        return no_memory(request, ret_body);
-    ret_body->act->body = base_alloc(body.size + JSON_PADDING_BYTES);
-    if (ret_body->act->body == NULL)
-        return no_memory(request, ret_body);
-    memcpy(ret_body->act->body, body.at == NULL ? "" : body.at, body.size);
-    return parse_body(request, ret_body, ret_body->act->body, body.size);
-}
-
-bool api_begin_convo(
-    struct http_request *request, const struct act_type *type, struct api_body *ret_body)
-{
-    if (!api_begin(request, type, ret_body))
-        return false;
-    ret_body->act->convo = json_need_string(&ret_body->expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
-    return true;
+    body->act->body = base_alloc(given.size + JSON_PADDING_BYTES);
+    if (body->act->body != NULL)
+        text.at = memcpy(body->act->body, given.at == NULL ? "" : given.at, given.size);
+    param_read_text(&body->reader, text, "The body", body->call->params, body->values);
 }
 
 /* ---- message/mls ---------------------------------------------------------------------------- */
@@ -153,47 +130,99 @@ bool api_put_query(struct buffer *out, struct span query, char *scratch)
     return true;
 }
 
-bool api_begin_mls(struct http_request *request, const struct act_type *type, const char *raw_name,
-    struct api_body *ret_body)
+/* The act's copy has the message first and the members of the query behind it. */
+static void read_mls(struct api_body *body)
 {
-    struct span raw = http_body(request), query = http_query(request);
-    struct span media = http_header(request, "Content-Type");
+    struct span raw = http_body(body->request), query = http_query(body->request);
+    struct span text = { NULL, 0 };
     struct buffer members = { 0 };
-    struct act *act;
-    char *scratch;
-    bool is_good;
+    char *scratch = http_alloc(body->request, query.size + 1);
+    bool is_query_good = scratch == NULL || api_put_query(&members, query, scratch);
 
-    if (!is_type(media, "message/mls") && !is_type(media, "application/octet-stream"))
-        return api_begin(request, type, ret_body);
-    *ret_body =
-        (struct api_body){ .act = act_create(type, auth_claims_of(request)), .raw_name = raw_name };
-    act = ret_body->act;
-    scratch = http_alloc(request, query.size + 1);
-    if (act == NULL || scratch == NULL)
-        return no_memory(request, ret_body);
-    is_good = api_put_query(&members, query, scratch);
-    if (is_good && members.failed == 0)
-        act->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
-    if (act->body != NULL) {
-        memcpy(act->body, raw.at, raw.size);
-        memcpy(act->body + raw.size, members.bytes, members.size);
-        ret_body->raw = (struct span){ act->body, raw.size };
-        is_good = parse_body(request, ret_body, act->body + raw.size, members.size);
-    } else if (is_good) {
-        is_good = no_memory(request, ret_body);
-    } else {
-        api_refuse(request, ret_body, 400, "InvalidRequest",
-            "A parameter of the query is not valid percent-encoded UTF-8.");
+    if (scratch != NULL && is_query_good && members.failed == 0)
+        body->act->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
+    if (body->act->body != NULL) {
+        memcpy(body->act->body, raw.at, raw.size);
+        text.at = memcpy(body->act->body + raw.size, members.bytes, members.size);
+        text.size = members.size;
     }
+    body->reader.raw_name = body->call->raw;
+    body->reader.raw = (struct span){ body->act->body, raw.size };
+    if (is_query_good)
+        param_read_text(&body->reader, text, "The query", body->call->params, body->values);
+    else
+        api_refuse(body, 400, "InvalidRequest",
+            "A parameter of the query is not valid percent-encoded UTF-8.");
     buffer_free(&members);
-    return is_good;
 }
 
-bool api_begin_query(
-    struct http_request *request, const struct act_type *type, struct api_body *ret_body)
+static bool is_mls(const struct http_request *request)
 {
-    return api_begin_query_of(request, type, auth_claims_of(request), ret_body);
+    struct span media = http_header(request, "Content-Type");
+
+    return is_type(media, "message/mls") || is_type(media, "application/octet-stream");
 }
+
+/* False: the request was answered. */
+static bool read_request(struct api_body *body)
+{
+    const struct api_call *call = body->call;
+
+    if (http_method(body->request) == HTTP_GET) {
+        body->act = api_create_query_act(body->request, call->type, auth_claims_of(body->request));
+        if (body->act == NULL)
+            return false;
+        param_read_query(&body->reader, call->params + 1, body->values + 1);
+        return true;
+    }
+    body->act = act_create(call->type, auth_claims_of(body->request));
+    if (body->act == NULL)
+        body->reader.is_out_of_memory = true;
+    else if (call->raw != NULL && is_mls(body->request))
+        read_mls(body);
+    else
+        read_json(body);
+    if (is_good(body))
+        body->act->convo = api_text(body, 0);
+    return true;
+}
+
+/* Answer what is wrong. True: something was. */
+static bool respond_refusal(struct api_body *body)
+{
+    bool is_refused = param_reader_refuse(&body->reader);
+
+    if (!is_refused && body->status == 0)
+        return false;
+    if (!is_refused) {
+        param_reader_fini(&body->reader);
+        http_respond_error(body->request, body->status, body->label, body->text);
+    }
+    act_unref(body->act);
+    return true;
+}
+
+void api_handle(struct http_request *request)
+{
+    struct api_body body = { .request = request,
+        .call = http_route(request)->extra,
+        .reader = { .request = request, .is_null_wrong = true } };
+
+    tr_assert(body.call != NULL && body.call->params != NULL);
+    if (!read_request(&body))
+        return;
+    if (body.call->fill != NULL && is_good(&body))
+        body.call->fill(&body);
+    if (respond_refusal(&body))
+        return;
+    param_reader_fini(&body.reader);
+    if (body.call->is_checked)
+        api_check(request, body.act);
+    else
+        api_send(request, body.act);
+}
+
+/* ---- acts ----------------------------------------------------------------------------------- */
 
 struct act *api_create_act(
     const struct act_type *type, const struct auth_claims *claims, struct span convo)
@@ -212,54 +241,22 @@ struct act *api_create_act(
     return act;
 }
 
-bool api_begin_query_of(struct http_request *request, const struct act_type *type,
-    const struct auth_claims *claims, struct api_body *ret_body)
+struct act *api_create_query_act(
+    struct http_request *request, const struct act_type *type, const struct auth_claims *claims)
 {
+    struct act *act;
     struct span convo;
 
-    *ret_body = (struct api_body){ .act = NULL };
     if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
         convo.size > ACT_CONVO_SIZE_MAX) {
-        api_refuse(request, ret_body, 400, "InvalidRequest",
-            "convoId is required once, with 1 to 128 bytes.");
-        return false;
+        http_respond_error(
+            request, 400, "InvalidRequest", "convoId is required once, with 1 to 128 bytes.");
+        return NULL;
     }
-    ret_body->act = api_create_act(type, claims, convo);
-    return ret_body->act != NULL || no_memory(request, ret_body);
-}
-
-void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
-    const char *label, const char *text)
-{
-    http_respond_error(request, status, label, text);
-    act_unref(body->act);
-    json_doc_free(&body->doc);
-}
-
-struct span api_may_bytes(struct api_body *body, const char *name, size_t size_max)
-{
-    const struct json *value = json_get(body->expect.object, name);
-    struct span bytes = { NULL, 0 };
-
-    if (body->raw_name != NULL && strcmp(name, body->raw_name) == 0) {
-        if (body->raw.size > size_max)
-            json_expect_fail(&body->expect, name, "is larger than it may be");
-        return body->raw;
-    }
-    if (value == NULL || json_kind(value) == JSON_NULL)
-        return bytes;
-    if (!text_get_bytes(value, size_max, &bytes))
-        json_expect_fail(&body->expect, name, "must be base64, within its size");
-    return bytes;
-}
-
-struct span api_need_bytes(struct api_body *body, const char *name, size_t size_max)
-{
-    struct span bytes = api_may_bytes(body, name, size_max);
-
-    if (bytes.size == 0)
-        json_expect_fail(&body->expect, name, "must be there and not be empty");
-    return bytes;
+    act = api_create_act(type, claims, convo);
+    if (act == NULL)
+        http_respond_shed(request, 503, 1, "memory");
+    return act;
 }
 
 void api_set_op(struct api_body *body, const char *kind, struct span given)
@@ -307,16 +304,60 @@ int api_ask_actor(struct http_request *request, const struct delivery *delivery,
     return rc;
 }
 
-static int send_to_convo(struct http_request *request, struct act *act, http_then_fn then)
+/* Return the act if its status is 200. NULL: the request was answered, and the act freed. */
+static struct act *take_act(struct http_request *request, const struct tr_event *event)
+{
+    struct delivery *delivery = http_service(request);
+    struct act *act = http_data(request);
+
+    if (event->status == 0 && act->status != 0)
+        delivery_metrics_act(act, delivery->env->now_ns(delivery->env->data) - act->began_ns);
+    else
+        delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
+    http_set_data(request, NULL);
+    if (event->status == 0 && act->status == 200)
+        return act;
+    if (event->status == 0 && act->status != 0)
+        act_respond(request, act);
+    else
+        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
+    act_unref(act);
+    return NULL;
+}
+
+static void act_answered(struct http_request *request, const struct tr_event *event)
+{
+    const struct api_call *call = http_route(request)->extra;
+    struct act *act = take_act(request, event);
+    struct json_writer writer;
+
+    if (act == NULL)
+        return;
+    if (call->answer != NULL) {
+        call->answer(request, act);
+    } else if (call->put != NULL) {
+        tr_assert(act->answer.size == 0);
+        writer = json_writer(&act->answer);
+        json_put_object(&writer, NULL);
+        call->put(&writer, act);
+        json_put_end(&writer);
+        call_respond(request, &act->answer);
+    } else {
+        act_respond(request, act);
+    }
+    act_unref(act);
+}
+
+static int send_to_convo(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
     int rc;
 
     act->began_ns = delivery->env->now_ns(delivery->env->data);
     if (direct_takes(delivery->direct, act))
-        rc = ask_to(request, direct_worker_of(delivery->direct, act->convo), act, then);
+        rc = ask_to(request, direct_worker_of(delivery->direct, act->convo), act, act_answered);
     else
-        rc = api_ask_actor(request, delivery, act, then);
+        rc = api_ask_actor(request, delivery, act, act_answered);
     if (rc < 0) {
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
         delivery_metrics_add(DELIVERY_METRIC_BOX_FULL, rc == TR_EFULL);
@@ -324,20 +365,19 @@ static int send_to_convo(struct http_request *request, struct act *act, http_the
     return rc;
 }
 
-void api_send(struct http_request *request, struct api_body *body, http_then_fn then)
+void api_send(struct http_request *request, struct act *act)
 {
-    struct act *act = body->act;
-
-    if (body->expect.failed) {
-        api_refuse(request, body, 400, "InvalidRequest", body->expect.message);
-        return;
-    }
-    json_doc_free(&body->doc);
     http_set_data(request, act);
-    if (act->decoded.failed == 0 && send_to_convo(request, act, then) == 0)
+    if (act->decoded.failed == 0 && send_to_convo(request, act) == 0)
         return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");
+}
+
+void api_end(struct http_request *request)
+{
+    act_unref(http_data(request));
+    http_set_data(request, NULL);
 }
 
 bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then)
@@ -360,55 +400,4 @@ bool api_send_if_live(struct http_request *request, struct act *act, http_then_f
     if (rc < 0)
         api_end(request);
     return rc == 0;
-}
-
-struct act *api_act(struct http_request *request, const struct tr_event *event)
-{
-    struct delivery *delivery = http_service(request);
-    struct act *act = http_data(request);
-
-    if (event->status == 0 && act->status != 0)
-        delivery_metrics_act(act, delivery->env->now_ns(delivery->env->data) - act->began_ns);
-    else
-        delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
-    if (event->status == 0 && act->status == 200)
-        return act;
-    if (event->status == 0 && act->status != 0)
-        act_respond(request, act);
-    else
-        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
-    api_end(request);
-    return NULL;
-}
-
-void api_end(struct http_request *request)
-{
-    act_unref(http_data(request));
-    http_set_data(request, NULL);
-}
-
-void api_answered(struct http_request *request, const struct tr_event *event)
-{
-    struct act *act = api_act(request, event);
-
-    if (act == NULL)
-        return;
-    act_respond(request, act);
-    api_end(request);
-}
-
-void api_answer_with(struct http_request *request, const struct tr_event *event,
-    void (*put)(struct json_writer *writer, struct act *act))
-{
-    struct act *act = api_act(request, event);
-    struct json_writer writer;
-
-    if (act == NULL)
-        return;
-    writer = json_writer(&act->answer);
-    json_put_object(&writer, NULL);
-    put(&writer, act);
-    json_put_end(&writer);
-    act_respond(request, act);
-    api_end(request);
 }

@@ -26,7 +26,8 @@ static void add_proposal(struct api_body *body, struct span proposal)
     if (commit->proposals == NULL)
         commit->act.decoded.failed = TR_ENOMEM;
     else if (commit->proposal_count == ACT_PROPOSALS_MAX)
-        json_expect_fail(&body->expect, "proposals", "has more than 100 items; the most is 100");
+        json_expect_fail(
+            &body->reader.expect, "proposals", "has more than 100 items; the most is 100");
     else
         commit->proposals[commit->proposal_count++].bytes = proposal;
 }
@@ -59,7 +60,7 @@ static const char *add_part(
 
 void bundle_read_mls(struct api_body *body)
 {
-    struct mls_reader reader = mls_reader_of(body->raw);
+    struct mls_reader reader = mls_reader_of(body->reader.raw);
     struct mls_message message;
     const char *why = NULL;
     struct span bytes;
@@ -71,32 +72,31 @@ void bundle_read_mls(struct api_body *body)
     }
     if (why != NULL) /* a sentence; json_expect_fail adds the full stop */
         json_expect_fail(
-            &body->expect, NULL, "is not a valid bundle: %.*s", (int)strlen(why) - 1, why);
+            &body->reader.expect, NULL, "is not a valid bundle: %.*s", (int)strlen(why) - 1, why);
     if (body->act->content->bytes.size > COMMIT_SIZE_MAX ||
         body->act->info->bytes.size > GROUP_INFO_SIZE_MAX)
-        json_expect_fail(&body->expect, NULL, "has a part that is too large");
+        json_expect_fail(&body->reader.expect, NULL, "has a part that is too large");
 }
 
-static void read_byte_list(struct api_body *body, const char *name, uint32_t count_max,
-    size_t size_max, void (*add)(struct api_body *body, struct span bytes))
+static void read_byte_list(struct api_body *body, uint32_t param, size_t size_max,
+    void (*add)(struct api_body *body, struct span bytes))
 {
-    const struct json *list = json_may_array(&body->expect, name, 0, count_max);
-
-    for (struct json_iter it = json_iterate(list); json_next(&it);) {
+    for (struct json_iter it = json_iterate(body->values[param].json); json_next(&it);) {
         struct span bytes;
 
         if (text_get_bytes(it.value, size_max, &bytes))
             add(body, bytes);
         else
-            json_expect_fail(&body->expect, name, "must be base64");
+            json_expect_fail(
+                &body->reader.expect, body->call->params[param].name, "must be base64");
     }
 }
 
-void bundle_read_json(struct api_body *body)
+void bundle_read_json(struct api_body *body, uint32_t first)
 {
-    read_byte_list(body, "welcomes", ACT_WELCOMES_MAX, WELCOME_SIZE_MAX, bundle_add_welcome);
-    read_byte_list(body, "proposals", ACT_PROPOSALS_MAX, COMMIT_SIZE_MAX, add_proposal);
-    act_commit(body->act)->app_bytes = api_may_bytes(body, "appMessage", MESSAGE_SIZE_MAX);
+    read_byte_list(body, first, WELCOME_SIZE_MAX, bundle_add_welcome);
+    read_byte_list(body, first + 1, COMMIT_SIZE_MAX, add_proposal);
+    act_commit(body->act)->app_bytes = api_text(body, first + 2);
 }
 
 /* Checks that a part is a message of this content, in the commit's group and of the epoch. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calls.h: the calls that need no conversation; routes.c lists them. */
+/* calls.h: the list of all calls, and what their tables share. */
 #ifndef SERVICES_DELIVERY_API_CALLS_H
 #define SERVICES_DELIVERY_API_CALLS_H
 
 #include "services/common/call.h"
-#include "services/delivery/delivery.h"
+#include "services/delivery/api/api.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/audit.h"
 #include "services/delivery/store/role_store.h"
@@ -22,71 +22,94 @@ static inline struct delivery *call_delivery(const struct call_run *run)
     { STEP(audit_put, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT(action), convo, target, ARG_NOW_MS(0)) }
 /* clang-format on */
 
-/* consent_api.c */
-extern const struct call call_opt_in;
-extern const struct call call_opt_out;
-extern const struct call call_get_opt_in_status;
-extern const struct call call_check_blocks;
-extern const struct call call_get_block_status;
-extern const struct call call_handle_block_change;
-/* invite_api.c */
-extern const struct call call_create_invite;
-extern const struct call call_list_invites;
-extern const struct call call_revoke_invite;
-/* report_api.c */
-extern const struct call call_report_member;
-extern const struct call call_get_reports;
-extern const struct call call_resolve_report;
-extern const struct call call_warn_member;
-extern const struct call call_list_warnings;
-extern const struct call call_get_admin_stats;
-/* request_api.c */
-extern const struct call call_send_chat_request;
-extern const struct call call_accept_chat_request;
-extern const struct call call_decline_chat_request;
-extern const struct call call_list_chat_requests;
-extern const struct call call_get_request_count;
-/* status_api.c */
-extern const struct call call_get_delivery_status;
-/* unread_api.c */
-extern const struct call call_get_unread;
-/* package_api.c */
-extern const struct call call_publish_key_package;
-extern const struct call call_publish_key_packages;
-extern const struct call call_get_key_packages;
-/* package_stock_api.c */
-extern const struct call call_get_key_package_stats;
-extern const struct call call_get_key_package_status;
-extern const struct call call_sync_key_packages;
-extern const struct call call_delete_key_packages;
-/* welcome_api.c */
-extern const struct call call_get_welcome;
-extern const struct call call_get_pending_welcomes;
-extern const struct call call_confirm_welcome;
-extern const struct call call_invalidate_welcome;
-extern const struct call call_reissue_welcome;
-extern const struct call call_validate_welcome;
-/* rejoin_api.c */
-extern const struct call call_rejoin;
-/* device_api.c */
-extern const struct call call_register_device;
-extern const struct call call_list_devices;
-extern const struct call call_delete_device;
-extern const struct call call_validate_device_state;
-extern const struct call call_get_expected_conversations;
-/* addition_api.c */
-extern const struct call call_get_pending_device_additions;
-extern const struct call call_claim_pending_device_addition;
-extern const struct call call_complete_pending_device_addition;
-/* convo_list_api.c */
-extern const struct call call_get_convos;
-/* history_api.c */
-extern const struct call call_get_messages;
-extern const struct call call_get_commits;
-/* receipt_api.c */
-extern const struct call call_get_receipts;
-/* push_api.c */
-extern const struct call call_register_device_token;
-extern const struct call call_unregister_device_token;
+#define REFUSE_NO_CONVO REFUSE(404, "ConvoNotFound", "There is no such conversation.")
+#define REFUSE_STRANGER REFUSE(403, "NotMember", "You are not a member of this conversation.")
+
+/* Every call but the streams: method, name, table, largest body. An ACT goes to its conversation; a
+ * CALL needs none. */
+/* clang-format off */
+#define DELIVERY_CALLS(ACT, CALL)                                                                  \
+    ACT(POST, "createConvo", create_convo, API_COMMIT)                                             \
+    ACT(POST, "addMembers", add_members, API_COMMIT)                                               \
+    ACT(POST, "removeMember", remove_member, API_COMMIT)                                           \
+    ACT(POST, "leaveConvo", leave_convo, API_COMMIT)                                               \
+    ACT(POST, "submitCommit", submit_commit, API_COMMIT)                                           \
+    ACT(POST, "processExternalCommit", process_external_commit, API_COMMIT)                        \
+    ACT(POST, "updateGroupInfo", update_group_info, API_COMMIT)                                    \
+    ACT(GET, "getConvo", get_convo, 0)                                                             \
+    CALL(GET, "getConvos", get_convos, 0)                                                          \
+    ACT(GET, "getEpoch", get_epoch, 0)                                                             \
+    ACT(GET, "getGroupInfo", get_group_info, 0)                                                    \
+    ACT(POST, "sendMessage", send_message, API_MESSAGE)                                            \
+    ACT(POST, "sendProposal", send_proposal, API_COMMIT)                                           \
+    ACT(POST, "updateCursor", update_cursor, API_SMALL)                                            \
+    CALL(GET, "getMessages", get_messages, 0)                                                      \
+    CALL(GET, "getCommits", get_commits, 0)                                                        \
+    ACT(POST, "markUnread", mark_unread, API_SMALL)                                                \
+    CALL(GET, "getUnread", get_unread, 0)                                                          \
+    ACT(POST, "getSubscriptionTicket", get_subscription_ticket, API_SMALL)                         \
+    CALL(POST, "publishKeyPackage", publish_key_package, 128 << 10)                                \
+    CALL(POST, "publishKeyPackages", publish_key_packages, API_MESSAGE)                            \
+    CALL(GET, "getKeyPackages", get_key_packages, 0)                                               \
+    CALL(GET, "getKeyPackageStats", get_key_package_stats, 0)                                      \
+    CALL(GET, "getKeyPackageStatus", get_key_package_status, 0)                                    \
+    CALL(POST, "syncKeyPackages", sync_key_packages, 256 << 10)                                    \
+    CALL(POST, "deleteKeyPackages", delete_key_packages, 256 << 10)                                \
+    CALL(GET, "getWelcome", get_welcome, 0)                                                        \
+    CALL(GET, "getPendingWelcomes", get_pending_welcomes, 0)                                       \
+    CALL(POST, "confirmWelcome", confirm_welcome, API_SMALL)                                       \
+    CALL(POST, "invalidateWelcome", invalidate_welcome, API_SMALL)                                 \
+    CALL(POST, "reissueWelcome", reissue_welcome, API_SMALL)                                       \
+    CALL(POST, "readdition", reissue_welcome, API_SMALL)                                           \
+    CALL(POST, "rejoin", rejoin, 128 << 10)                                                        \
+    ACT(POST, "groupInfoRefresh", group_info_refresh, API_SMALL)                                   \
+    CALL(POST, "validateWelcome", validate_welcome, 6 << 20)                                       \
+    CALL(POST, "registerDevice", register_device, API_COMMIT)                                      \
+    CALL(GET, "listDevices", list_devices, 0)                                                      \
+    CALL(POST, "deleteDevice", delete_device, API_SMALL)                                           \
+    CALL(POST, "registerDeviceToken", register_device_token, API_SMALL)                            \
+    CALL(POST, "unregisterDeviceToken", unregister_device_token, API_SMALL)                        \
+    CALL(GET, "getPendingDeviceAdditions", get_pending_device_additions, 0)                        \
+    CALL(POST, "claimPendingDeviceAddition", claim_pending_device_addition, API_SMALL)             \
+    CALL(POST, "completePendingDeviceAddition", complete_pending_device_addition, API_SMALL)       \
+    CALL(GET, "validateDeviceState", validate_device_state, 0)                                     \
+    CALL(GET, "getExpectedConversations", get_expected_conversations, 0)                           \
+    ACT(POST, "promoteAdmin", promote_admin, API_SMALL)                                            \
+    ACT(POST, "demoteAdmin", demote_admin, API_SMALL)                                              \
+    ACT(POST, "promoteModerator", promote_moderator, API_SMALL)                                    \
+    ACT(POST, "demoteModerator", demote_moderator, API_SMALL)                                      \
+    ACT(GET, "getPolicy", get_policy, 0)                                                           \
+    ACT(POST, "updatePolicy", update_policy, API_SMALL)                                            \
+    CALL(POST, "createInvite", create_invite, API_SMALL)                                           \
+    CALL(GET, "listInvites", list_invites, 0)                                                      \
+    CALL(POST, "revokeInvite", revoke_invite, API_SMALL)                                           \
+    CALL(POST, "reportMember", report_member, API_MEDIUM)                                          \
+    CALL(GET, "getReports", get_reports, 0)                                                        \
+    CALL(POST, "resolveReport", resolve_report, API_SMALL)                                         \
+    CALL(POST, "warnMember", warn_member, API_SMALL)                                               \
+    CALL(GET, "listWarnings", list_warnings, 0)                                                    \
+    CALL(GET, "getAdminStats", get_admin_stats, 0)                                                 \
+    CALL(POST, "optIn", opt_in, API_SMALL)                                                         \
+    CALL(POST, "optOut", opt_out, API_SMALL)                                                       \
+    CALL(GET, "getOptInStatus", get_opt_in_status, 0)                                              \
+    CALL(GET, "checkBlocks", check_blocks, 0)                                                      \
+    CALL(GET, "getBlockStatus", get_block_status, 0)                                               \
+    CALL(POST, "handleBlockChange", handle_block_change, API_SMALL)                                \
+    CALL(POST, "sendChatRequest", send_chat_request, API_MEDIUM)                                   \
+    CALL(POST, "acceptChatRequest", accept_chat_request, API_SMALL)                                \
+    CALL(POST, "declineChatRequest", decline_chat_request, API_SMALL)                              \
+    CALL(GET, "listChatRequests", list_chat_requests, 0)                                           \
+    CALL(GET, "getRequestCount", get_request_count, 0)                                             \
+    CALL(GET, "getDeliveryStatus", get_delivery_status, 0)                                         \
+    ACT(POST, "confirmEpoch", confirm_epoch, API_SMALL)                                            \
+    ACT(POST, "reportInvalidCommit", report_invalid_commit, API_SMALL)                             \
+    ACT(POST, "resetGroup", reset_group, API_SMALL)                                                \
+    CALL(GET, "getReceipts", get_receipts, 0)
+/* clang-format on */
+
+#define DECLARE_ACT(method, name, table, body_max) extern const struct api_call api_##table;
+#define DECLARE_CALL(method, name, table, body_max) extern const struct call call_##table;
+DELIVERY_CALLS(DECLARE_ACT, DECLARE_CALL)
+void api_subscribe_convo_events(struct http_request *request);
 
 #endif

@@ -21,7 +21,7 @@ static void check_conclude(struct http_request *request, struct commit_check *ch
     if (refusal.label != NULL)
         http_respond_error(request, refusal.status, refusal.label, refusal.text);
     else
-        check->go_on(request, act_ref(check->act));
+        api_send(request, act_ref(check->act));
     commit_check_destroy(check);
 }
 
@@ -65,8 +65,7 @@ static void check_was_read(struct http_request *request, const struct tr_event *
         check_conclude(request, check);
 }
 
-void api_check(struct http_request *request, struct act *act,
-    void (*go_on)(struct http_request *request, struct act *act))
+void api_check(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
     bool has_stored = commit_check_needs_stored(act, delivery->mode);
@@ -75,7 +74,7 @@ void api_check(struct http_request *request, struct act *act,
     struct sql_unit *unit;
 
     if (!has_stored && owners == 0 && !has_group_info(act)) {
-        go_on(request, act);
+        api_send(request, act);
         return;
     }
     check = base_calloc(sizeof *check);
@@ -84,11 +83,9 @@ void api_check(struct http_request *request, struct act *act,
         http_respond_shed(request, 503, 1, "busy");
         return;
     }
-    *check = (struct commit_check){ .act = act,
-        .go_on = go_on,
-        .mode = delivery->mode,
-        .has_stored = has_stored,
-        .owners_count = owners };
+    *check = (struct commit_check){
+        .act = act, .mode = delivery->mode, .has_stored = has_stored, .owners_count = owners
+    };
     if (!has_stored && owners == 0) {
         check_on_pool(request, check);
         return;

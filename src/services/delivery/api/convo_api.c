@@ -5,37 +5,58 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "json/json_write.h"
-#include "services/common/param.h"
+#include "crypto/digest.h"
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
 #include "services/delivery/api/bundle.h"
-#include "services/delivery/api/invite_api.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/api/recipients.h"
 #include "services/delivery/mls/mls_check.h"
 
 /* ---- lists of names ------------------------------------------------------------------------- */
 
-static void read_adds(struct api_body *body, const char *name, uint32_t count_max)
+/* Read an array of DIDs that are all different. The caller owns the list, which is NULL if it is
+ * empty. */
+static struct span *read_dids(struct api_body *body, uint32_t param, uint32_t *ret_count)
 {
-    const struct json *list = json_may_array(&body->expect, name, 0, count_max);
-    struct act_members *members = body->act->members;
-    size_t index = 0;
+    const struct json *list = body->values[param].json;
+    const char *name = body->call->params[param].name;
+    struct json_expect *expect = &body->reader.expect;
+    struct span *dids;
+    uint32_t count = 0;
 
+    *ret_count = 0;
     if (json_count(list) == 0)
-        return;
-    members->adds = base_calloc(json_count(list) * sizeof *members->adds);
-    if (members->adds == NULL) {
-        body->act->decoded.failed = TR_ENOMEM;
-        return;
+        return NULL;
+    dids = base_calloc(json_count(list) * sizeof *dids);
+    if (dids == NULL) {
+        body->reader.is_out_of_memory = true;
+        return NULL;
     }
-    for (struct json_iter it = json_iterate(list); json_next(&it); index++)
-        members->adds[members->add_count++].did =
-            json_item_string(&body->expect, name, index, it.value, 8, 255);
+    for (struct json_iter it = json_iterate(list); json_next(&it); count++) {
+        dids[count] = json_item_string(expect, name, count, it.value, DID_SIZE_MIN, DID_SIZE_MAX);
+        for (uint32_t i = 0; i < count; i++)
+            if (span_equal(dids[i], dids[count]))
+                json_expect_fail(expect, name, "must not name an account twice");
+    }
+    *ret_count = count;
+    return dids;
+}
+
+static void read_adds(struct api_body *body, uint32_t param)
+{
+    struct act_members *members = body->act->members;
+    struct span *dids = read_dids(body, param, &members->add_count);
+
+    if (dids == NULL)
+        return;
+    members->adds = base_calloc(members->add_count * sizeof *members->adds);
+    if (members->adds == NULL) {
+        body->reader.is_out_of_memory = true;
+        members->add_count = 0;
+    }
     for (uint32_t i = 0; i < members->add_count; i++)
-        for (uint32_t k = 0; k < i; k++)
-            if (span_equal(members->adds[i].did, members->adds[k].did))
-                json_expect_fail(&body->expect, name, "must not name an account twice");
+        members->adds[i].did = dids[i];
+    base_free(dids);
 }
 
 static void remove_one(struct act *act, struct span did)
@@ -85,269 +106,278 @@ static const char *commit_read_bytes(struct commit_act *commit)
     return NULL;
 }
 
-static void commit_answered(struct http_request *request, const struct tr_event *event);
-
-static void send_act(struct http_request *request, struct act *act)
+/* Checks the Welcomes, and what assisted mode requires. */
+static void check_members(struct api_body *body)
 {
-    struct api_body body = { .act = act };
-
-    api_send(request, &body, act_has(act, ACT_CREATES) ? api_answered : commit_answered);
-}
-
-/* Checks a commit and its bundle. NULL, or the label of what is wrong; *ret_why is the sentence. */
-static const char *commit_check_body(
-    struct commit_act *commit, enum delivery_mode mode, const char **ret_why)
-{
-    *ret_why = commit_read_bytes(commit);
-    if (*ret_why != NULL)
-        return "InvalidCommit";
-    *ret_why = bundle_check(commit);
-    if (*ret_why != NULL)
-        return "InvalidMessage";
-    if (mode == DELIVERY_ASSISTED && commit->content.bytes.size > 0 &&
-        (commit->content.mls.wire != MLS_PUBLIC || !bundle_is_public(commit))) {
-        *ret_why = "In assisted mode commits and proposals must be public messages.";
-        return "PublicHandshakeRequired";
-    }
-    return NULL;
-}
-
-/* Checks the Welcomes, and what assisted mode requires. NULL, or the label of what is wrong. */
-static const char *check_members(struct act *act, enum delivery_mode mode, const char **ret_why)
-{
-    bool is_numbered = act->content != NULL && act->content->bytes.size == 0;
-
-    if (mode == DELIVERY_ASSISTED && !is_numbered && act->info->bytes.size == 0) {
-        *ret_why = "groupInfo is missing; assisted mode requires it, with the ratchet tree.";
-        return "GroupInfoRequired";
-    }
-    *ret_why = recipients_read(act->members);
-    if (*ret_why != NULL)
-        return "InvalidWelcome";
-    if (!recipients_are_hashed(act->members)) {
-        *ret_why = "keyPackageHashes must list the key packages that the Welcomes name.";
-        return "WelcomeMismatch";
-    }
-    return NULL;
-}
-
-/* The common end of all calls: read, check against the database and on the pool, send. */
-static void convo_submit(struct http_request *request, struct api_body *body)
-{
-    enum delivery_mode mode = ((struct delivery *)http_service(request))->mode;
     struct act *act = body->act;
-    const char *why = body->expect.message;
-    const char *label = body->expect.failed ? "InvalidRequest" : NULL;
+    bool is_numbered = act->content != NULL && act->content->bytes.size == 0;
+    const char *why;
 
     tr_assert(act->members != NULL);
-    if (label == NULL && act_has(act, ACT_COMMITS))
-        label = commit_check_body(act_commit(act), mode, &why);
-    if (label == NULL)
-        label = check_members(act, mode, &why);
-    if (label != NULL) {
-        api_refuse(request, body, 400, label, why);
+    if (body->reader.expect.failed)
+        return;
+    if (api_delivery(body)->mode == DELIVERY_ASSISTED && !is_numbered &&
+        act->info->bytes.size == 0) {
+        api_refuse(body, 400, "GroupInfoRequired",
+            "groupInfo is missing; assisted mode requires it, with the ratchet tree.");
         return;
     }
-    json_doc_free(&body->doc);
-    api_check(request, act, send_act);
+    why = recipients_read(act->members);
+    if (why != NULL)
+        api_refuse(body, 400, "InvalidWelcome", why);
+    else if (!recipients_are_hashed(act->members))
+        api_refuse(body, 400, "WelcomeMismatch",
+            "keyPackageHashes must list the key packages that the Welcomes name.");
+}
+
+/* Checks a commit, its bundle and its members. */
+static void check_commit(struct api_body *body)
+{
+    struct commit_act *commit = act_commit(body->act);
+    const char *why;
+
+    if (body->reader.expect.failed)
+        return;
+    why = commit_read_bytes(commit);
+    if (why != NULL) {
+        api_refuse(body, 400, "InvalidCommit", why);
+        return;
+    }
+    why = bundle_check(commit);
+    if (why != NULL) {
+        api_refuse(body, 400, "InvalidMessage", why);
+        return;
+    }
+    if (api_delivery(body)->mode == DELIVERY_ASSISTED && commit->content.bytes.size > 0 &&
+        (commit->content.mls.wire != MLS_PUBLIC || !bundle_is_public(commit)))
+        api_refuse(body, 400, "PublicHandshakeRequired",
+            "In assisted mode commits and proposals must be public messages.");
+    else
+        check_members(body);
 }
 
 /* The answer has the fields of all calls that move the epoch. */
-static void commit_answered(struct http_request *request, const struct tr_event *event)
+static void put_moved(struct json_writer *writer, struct act *act)
 {
-    struct act *act = api_act(request, event);
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-
-    if (act == NULL)
-        return;
-    json_put_object(&writer, NULL);
-    json_put_bool(&writer, "success", true);
-    json_put_bool(&writer, "ok", true);
-    json_put_int(&writer, "newEpoch", (int64_t)act->result_epoch);
-    json_put_int(&writer, "epochHint", (int64_t)act->result_epoch);
-    json_put_int(&writer, "epoch", (int64_t)act->result_epoch);
-    json_put_int(&writer, "seq", (int64_t)act->result_seq);
+    json_put_bool(writer, "success", true);
+    json_put_bool(writer, "ok", true);
+    json_put_int(writer, "newEpoch", (int64_t)act->result_epoch);
+    json_put_int(writer, "epochHint", (int64_t)act->result_epoch);
+    json_put_int(writer, "epoch", (int64_t)act->result_epoch);
+    json_put_int(writer, "seq", (int64_t)act->result_seq);
     if (act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN)
-        text_put_time(&writer, "rejoinedAt", act->result_ms);
-    json_put_end(&writer);
-    if (answer.failed != 0)
-        http_respond_shed(request, 503, 1, "memory");
-    else
-        http_respond_buffer(request, 200, "application/json", &answer);
-    buffer_free(&answer);
-    api_end(request);
+        text_put_time(writer, "rejoinedAt", act->result_ms);
 }
 
-/* ---- the calls ------------------------------------------------------------------------------ */
+/* ---- calls that move the epoch -------------------------------------------------------------- */
 
-/* Begins a call that moves the epoch: convoId, the commit, groupInfo and idempotencyKey. */
-static bool begin_commit(struct http_request *request, const char *commit_name,
-    enum commit_kind kind, struct api_body *ret_body)
+enum { COMMIT_CONVO, COMMIT_BYTES, COMMIT_INFO, COMMIT_KEY, COMMIT_PARAMS };
+/* clang-format off */
+#define PARAM_KEY PARAM_MAY_TEXT("idempotencyKey", 1, 128)
+#define PARAM_GROUP_INFO { "groupInfo", PARAM_MLS, .max = GROUP_INFO_SIZE_MAX }
+#define PARAMS_OF_COMMIT(name)                                                                     \
+    PARAM_CONVO, { name, PARAM_MLS, .max = COMMIT_SIZE_MAX }, PARAM_GROUP_INFO, PARAM_KEY
+#define PARAM_WELCOME { "welcomeMessage", PARAM_MLS, .max = WELCOME_SIZE_MAX }
+#define PARAM_HASHES { "keyPackageHashes", PARAM_JSON, .max = ACT_MEMBERS_MAX }
+#define PARAM_ACCOUNTS(name) { name, PARAM_JSON, .max = ACT_MEMBERS_MAX }
+#define COMMIT_CALL                                                                                \
+    .type = &commit_act_type, .raw = BUNDLE_RAW, .is_checked = true, .put = put_moved
+/* clang-format on */
+
+static void fill_commit(struct api_body *body)
 {
-    struct act *act;
+    struct act *act = body->act;
 
-    if (!api_begin_mls(request, &commit_act_type, "commit", ret_body))
-        return false;
-    act = ret_body->act;
-    act_commit(act)->kind = kind;
-    act->convo = json_need_string(&ret_body->expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
-    if (ret_body->raw_name != NULL) {
-        bundle_read_mls(ret_body);
+    act_commit(act)->kind = (enum commit_kind)body->call->variant;
+    if (body->reader.raw_name != NULL) {
+        bundle_read_mls(body);
     } else {
-        act->content->bytes = api_may_bytes(ret_body, commit_name, COMMIT_SIZE_MAX);
-        act->info->bytes = api_may_bytes(ret_body, "groupInfo", GROUP_INFO_SIZE_MAX);
+        act->content->bytes = api_text(body, COMMIT_BYTES);
+        act->info->bytes = api_text(body, COMMIT_INFO);
     }
-    api_set_op(ret_body, "op", json_may_string(&ret_body->expect, "idempotencyKey", 1, 128));
-    return true;
+    api_set_op(body, "op", api_text(body, COMMIT_KEY));
 }
 
-static void read_one_welcome(struct api_body *body)
+/* `param` is that of the Welcome; the hashes are behind it. */
+static void read_welcome(struct api_body *body, uint32_t param)
 {
-    bundle_add_welcome(body, api_may_bytes(body, "welcomeMessage", WELCOME_SIZE_MAX));
-    recipients_read_hashes(body);
+    bundle_add_welcome(body, api_text(body, param));
+    recipients_read_hashes(body, param + 1);
 }
 
-void api_add_members(struct http_request *request)
-{
-    struct api_body body;
+enum { ADD_DIDS = COMMIT_PARAMS, ADD_WELCOME, ADD_HASHES };
 
-    if (!begin_commit(request, "commit", COMMIT_CHANGE, &body))
-        return;
-    read_adds(&body, "didList", ACT_MEMBERS_MAX);
-    read_one_welcome(&body);
-    if (body.act->members->add_count == 0)
-        json_expect_fail(&body.expect, "didList", "must name at least one account");
-    convo_submit(request, &body);
+static void fill_add(struct api_body *body)
+{
+    fill_commit(body);
+    read_adds(body, ADD_DIDS);
+    read_welcome(body, ADD_WELCOME);
+    if (body->act->members->add_count == 0)
+        json_expect_fail(&body->reader.expect, "didList", "must name at least one account");
+    check_commit(body);
 }
 
-void api_remove_member(struct http_request *request)
-{
-    struct api_body body;
+const struct api_call api_add_members = { COMMIT_CALL,
+    .params = PARAMS(PARAMS_OF_COMMIT("commit"), [ADD_DIDS] = PARAM_ACCOUNTS("didList"),
+        [ADD_WELCOME] = PARAM_WELCOME, [ADD_HASHES] = PARAM_HASHES),
+    .variant = COMMIT_CHANGE, .fill = fill_add };
 
-    if (!begin_commit(request, "commit", COMMIT_CHANGE, &body))
-        return;
-    remove_one(body.act, json_need_string(&body.expect, "targetDid", 8, 255));
-    if (body.act->members->remove_count == 1 &&
-        span_equal(body.act->members->removes[0], body.act->claims->issuer)) {
-        api_refuse(request, &body, 400, "CannotRemoveSelf",
+enum { REMOVE_TARGET = COMMIT_PARAMS };
+
+static void fill_remove(struct api_body *body)
+{
+    struct span target = api_text(body, REMOVE_TARGET);
+
+    if (span_equal(target, body->act->claims->issuer)) {
+        api_refuse(body, 400, "CannotRemoveSelf",
             "targetDid is your own account; call leaveConvo to leave.");
         return;
     }
-    convo_submit(request, &body);
+    fill_commit(body);
+    remove_one(body->act, target);
+    check_commit(body);
 }
 
-void api_leave_convo(struct http_request *request)
-{
-    struct api_body body;
-    struct span did;
+const struct api_call api_remove_member = { COMMIT_CALL,
+    .params = PARAMS(PARAMS_OF_COMMIT("commit"), [REMOVE_TARGET] = PARAM_DID("targetDid")),
+    .variant = COMMIT_CHANGE, .fill = fill_remove };
 
-    if (!begin_commit(request, "commit", COMMIT_LEAVE, &body))
-        return;
-    did = json_may_string(&body.expect, "targetDid", 8, 255);
-    if (did.at != NULL && !span_equal(did, body.act->claims->issuer))
-        json_expect_fail(
-            &body.expect, "targetDid", "must be your own account; removeMember removes others");
-    remove_one(body.act, body.act->claims->issuer);
-    convo_submit(request, &body);
+static void fill_leave(struct api_body *body)
+{
+    struct span caller = body->act->claims->issuer, target = api_text(body, REMOVE_TARGET);
+
+    fill_commit(body);
+    if (target.at != NULL && !span_equal(target, caller))
+        json_expect_fail(&body->reader.expect, "targetDid",
+            "must be your own account; removeMember removes others");
+    remove_one(body->act, caller);
+    check_commit(body);
 }
 
-void api_process_external_commit(struct http_request *request)
-{
-    struct act_members *members;
-    struct api_body body;
+const struct api_call api_leave_convo = { COMMIT_CALL,
+    .params = PARAMS(PARAMS_OF_COMMIT("commit"), [REMOVE_TARGET] = PARAM_MAY_TEXT(
+                                                     "targetDid", DID_SIZE_MIN, DID_SIZE_MAX)),
+    .variant = COMMIT_LEAVE, .fill = fill_leave };
 
-    if (!begin_commit(request, "externalCommit", COMMIT_JOIN, &body))
+enum { JOIN_SECRET = COMMIT_PARAMS };
+
+/* The secret of an invite: the server stores the hash of its text, or of the bytes that the text is
+ * base64 of. */
+static void read_secret(struct api_body *body, struct act_invite *invite)
+{
+    struct span text = api_text(body, JOIN_SECRET), bytes;
+
+    if (text.at == NULL)
         return;
-    invite_read_secret(&body, &act_commit(body.act)->invite);
-    members = body.act->members;
+    invite->is_given = true;
+    crypto_sha256(text.at, text.size, invite->hashes[0]);
+    memcpy(invite->hashes[1], invite->hashes[0], sizeof invite->hashes[1]);
+    /* The text is decoded in place, so its own hash comes first. */
+    if (text_get_bytes(json_get(body->reader.expect.object, "psk"), text.size, &bytes))
+        crypto_sha256(bytes.at, bytes.size, invite->hashes[1]);
+}
+
+static void fill_join(struct api_body *body)
+{
+    struct act_members *members = body->act->members;
+
+    fill_commit(body);
+    read_secret(body, &act_commit(body->act)->invite);
     members->adds = base_calloc(sizeof *members->adds);
     if (members->adds == NULL)
-        body.act->decoded.failed = TR_ENOMEM;
+        body->reader.is_out_of_memory = true;
     else
-        members->adds[members->add_count++].did = body.act->claims->issuer;
-    if (body.act->content->bytes.size == 0)
-        json_expect_fail(&body.expect, "externalCommit", "is missing");
-    convo_submit(request, &body);
+        members->adds[members->add_count++].did = body->act->claims->issuer;
+    if (body->act->content->bytes.size == 0)
+        json_expect_fail(&body->reader.expect, "externalCommit", "is missing");
+    check_commit(body);
 }
 
-/* Accounts that the commit removes. */
-static void read_removes(struct api_body *body)
+const struct api_call api_process_external_commit = { COMMIT_CALL,
+    .params =
+        PARAMS(PARAMS_OF_COMMIT("externalCommit"), [JOIN_SECRET] = PARAM_MAY_TEXT("psk", 1, 1024)),
+    .variant = COMMIT_JOIN, .fill = fill_join };
+
+enum { SUBMIT_WELCOMES = COMMIT_PARAMS, SUBMIT_PROPOSALS, SUBMIT_MESSAGE, SUBMIT_REMOVES };
+
+static void fill_submit(struct api_body *body)
 {
-    const struct json *list = json_may_array(&body->expect, "removes", 0, ACT_MEMBERS_MAX);
     struct act_members *members = body->act->members;
-    size_t index = 0;
 
-    if (json_count(list) == 0)
-        return;
-    members->removes = base_calloc(json_count(list) * sizeof *members->removes);
-    if (members->removes == NULL) {
-        body->act->decoded.failed = TR_ENOMEM;
-        return;
-    }
-    for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
-        struct span did = json_item_string(&body->expect, "removes", index, it.value, 8, 255);
-
-        for (uint32_t i = 0; i < members->remove_count; i++)
-            if (span_equal(members->removes[i], did))
-                json_expect_fail(&body->expect, "removes", "must not name an account twice");
-        members->removes[members->remove_count++] = did;
-    }
+    fill_commit(body);
+    if (body->act->content->bytes.size == 0)
+        json_expect_fail(&body->reader.expect, "commit", "is missing");
+    if (body->reader.raw_name == NULL)
+        bundle_read_json(body, SUBMIT_WELCOMES);
+    members->removes = read_dids(body, SUBMIT_REMOVES, &members->remove_count);
+    check_commit(body);
 }
 
-void api_submit_commit(struct http_request *request)
+const struct api_call api_submit_commit = { COMMIT_CALL,
+    .params = PARAMS(PARAMS_OF_COMMIT("commit"),
+        [SUBMIT_WELCOMES] = { "welcomes", PARAM_JSON, .max = ACT_WELCOMES_MAX },
+        [SUBMIT_PROPOSALS] = { "proposals", PARAM_JSON, .max = ACT_PROPOSALS_MAX },
+        [SUBMIT_MESSAGE] = { "appMessage", PARAM_MLS, .max = MESSAGE_SIZE_MAX },
+        [SUBMIT_REMOVES] = PARAM_ACCOUNTS("removes")),
+    .variant = COMMIT_CHANGE, .fill = fill_submit };
+
+/* ---- create --------------------------------------------------------------------------------- */
+
+enum {
+    CREATE_GROUP,
+    CREATE_SUITE,
+    CREATE_EPOCH,
+    CREATE_INFO,
+    CREATE_METADATA,
+    CREATE_MEMBERS,
+    CREATE_WELCOME,
+    CREATE_HASHES,
+    CREATE_KEY,
+};
+
+static void fill_creation(struct api_body *body)
 {
-    struct api_body body;
+    struct creation_act *creation = act_creation(body->act);
+    struct json_expect *expect = &body->reader.expect;
 
-    if (!begin_commit(request, "commit", COMMIT_CHANGE, &body))
-        return;
-    if (body.act->content->bytes.size == 0)
-        json_expect_fail(&body.expect, "commit", "is missing");
-    if (body.raw_name == NULL)
-        bundle_read_json(&body);
-    read_removes(&body);
-    convo_submit(request, &body);
-}
-
-void api_create_convo(struct http_request *request)
-{
-    struct creation_act *creation;
-    struct api_body body;
-
-    if (!api_begin(request, &creation_act_type, &body))
-        return;
-    creation = act_creation(body.act);
-    body.act->convo = json_need_string(&body.expect, "groupId", 1, ACT_CONVO_SIZE_MAX);
-    creation->suite = json_need_string(&body.expect, "cipherSuite", 1, 63);
-    creation->epoch = (uint64_t)json_may_int(&body.expect, "currentEpoch", 0, INT64_C(1) << 53, 0);
-    creation->info.bytes = api_may_bytes(&body, "groupInfo", GROUP_INFO_SIZE_MAX);
-    if (json_get(body.expect.object, "metadata") != NULL) {
-        struct json_expect metadata = json_expect_member(&body.expect, "metadata");
+    creation->suite = api_text(body, CREATE_SUITE);
+    creation->epoch = (uint64_t)body->values[CREATE_EPOCH].number;
+    creation->info.bytes = api_text(body, CREATE_INFO);
+    if (json_get(expect->object, "metadata") != NULL) {
+        struct json_expect metadata = json_expect_member(expect, "metadata");
 
         creation->name = json_may_string(&metadata, "name", 0, 128);
         creation->description = json_may_string(&metadata, "description", 0, 512);
     }
-    read_adds(&body, "initialMembers", ACT_MEMBERS_MAX);
-    read_one_welcome(&body);
-    api_set_op(&body, "op", json_may_string(&body.expect, "idempotencyKey", 1, 128));
-    if (!body.expect.failed && mls_suite_named(creation->suite) == NULL) {
-        api_refuse(request, &body, 400, "InvalidCipherSuite",
+    read_adds(body, CREATE_MEMBERS);
+    read_welcome(body, CREATE_WELCOME);
+    api_set_op(body, "op", api_text(body, CREATE_KEY));
+    if (!expect->failed && mls_suite_named(creation->suite) == NULL) {
+        api_refuse(body, 400, "InvalidCipherSuite",
             "cipherSuite is not known to this server; use a registered MLS name.");
         return;
     }
     for (uint32_t i = 0; i < creation->members.add_count; i++)
-        if (span_equal(creation->members.adds[i].did, body.act->claims->issuer))
-            json_expect_fail(&body.expect, "initialMembers", "must not name the creator");
-    convo_submit(request, &body);
+        if (span_equal(creation->members.adds[i].did, body->act->claims->issuer))
+            json_expect_fail(expect, "initialMembers", "must not name the creator");
+    check_members(body);
 }
 
-void api_get_convo(struct http_request *request)
-{
-    struct api_body body;
+const struct api_call api_create_convo = {
+    .type = &creation_act_type,
+    .params = PARAMS([CREATE_GROUP] = PARAM_NEED_TEXT("groupId", 1, ACT_CONVO_SIZE_MAX),
+        [CREATE_SUITE] = PARAM_NEED_TEXT("cipherSuite", 1, 63),
+        [CREATE_EPOCH] = { "currentEpoch", PARAM_INT, .max = INT64_C(1) << 53 },
+        [CREATE_INFO] = PARAM_GROUP_INFO, [CREATE_METADATA] = { "metadata", PARAM_ANY, .max = 0 },
+        [CREATE_MEMBERS] = PARAM_ACCOUNTS("initialMembers"), [CREATE_WELCOME] = PARAM_WELCOME,
+        [CREATE_HASHES] = PARAM_HASHES, [CREATE_KEY] = PARAM_KEY),
+    .is_checked = true,
+    .fill = fill_creation,
+};
 
-    if (api_begin_query(request, &view_act_type, &body))
-        api_send(request, &body, api_answered);
-}
+/* ---- read ----------------------------------------------------------------------------------- */
+
+const struct api_call api_get_convo = { .type = &view_act_type, .params = PARAMS(PARAM_CONVO) };
 
 static void put_epoch(struct json_writer *writer, struct act *act)
 {
@@ -355,50 +385,54 @@ static void put_epoch(struct json_writer *writer, struct act *act)
     json_put_int(writer, "currentEpoch", (int64_t)act->result_epoch);
 }
 
-static void epoch_answered(struct http_request *request, const struct tr_event *event)
+const struct api_call api_get_epoch = {
+    .type = &epoch_act_type,
+    .params = PARAMS(PARAM_CONVO),
+    .put = put_epoch,
+};
+
+/* ---- group info ----------------------------------------------------------------------------- */
+
+/* The hash of an invite's secret lets its holder read the group info. */
+static void fill_context(struct api_body *body)
 {
-    api_answer_with(request, event, put_epoch);
+    struct context_act *context = act_context(body->act);
+    const struct param_value *hash = &body->values[1];
+
+    context->wants_mls = api_wants_mls(body->request);
+    context->invite.is_given = hash->is_given;
+    for (int i = 0; i < 2 && hash->is_given; i++)
+        memcpy(context->invite.hashes[i], hash->text.at, sizeof context->invite.hashes[i]);
 }
 
-void api_get_epoch(struct http_request *request)
+const struct api_call api_get_group_info = {
+    .type = &context_act_type,
+    .params = PARAMS(PARAM_CONVO,
+        { "pskHash", PARAM_HEX, .min = CRYPTO_SHA256_BYTES, .max = CRYPTO_SHA256_BYTES }),
+    .fill = fill_context,
+};
+
+static void fill_group_info(struct api_body *body)
 {
-    struct api_body body;
-
-    if (api_begin_query(request, &epoch_act_type, &body))
-        api_send(request, &body, epoch_answered);
-}
-
-void api_get_group_info(struct http_request *request)
-{
-    struct api_body body;
-
-    if (!api_begin_query(request, &context_act_type, &body) ||
-        !invite_read_hash(request, &body, &act_context(body.act)->invite))
-        return;
-    act_context(body.act)->wants_mls = api_wants_mls(request);
-    api_send(request, &body, api_answered);
-}
-
-void api_update_group_info(struct http_request *request)
-{
+    struct group_info_act *act = act_group_info(body->act);
     struct mls_group_info info = { 0 };
-    struct group_info_act *act;
-    struct api_body body;
     const char *why;
 
-    if (!api_begin_convo(request, &group_info_act_type, &body))
-        return;
-    act = act_group_info(body.act);
-    act->info.bytes = api_need_bytes(&body, "groupInfo", GROUP_INFO_SIZE_MAX);
-    act->epoch = (uint64_t)json_need_int(&body.expect, "epoch", 0, INT64_MAX);
-    why = body.expect.failed ? NULL : mls_group_info_read(act->info.bytes, &info);
-    if (why == NULL && !body.expect.failed && info.context.epoch != act->epoch)
+    act->info.bytes = api_text(body, 1);
+    act->epoch = (uint64_t)body->values[2].number;
+    why = mls_group_info_read(act->info.bytes, &info);
+    if (why == NULL && info.context.epoch != act->epoch)
         why = "epoch must be the epoch inside groupInfo.";
-    if (why != NULL || body.expect.failed) {
-        api_refuse(request, &body, 400, why != NULL ? "InvalidGroupInfo" : "InvalidRequest",
-            why != NULL ? why : body.expect.message);
-        return;
-    }
-    json_doc_free(&body.doc);
-    api_check(request, body.act, send_act);
+    if (why != NULL)
+        api_refuse(body, 400, "InvalidGroupInfo", why);
 }
+
+const struct api_call api_update_group_info = {
+    .type = &group_info_act_type,
+    .params =
+        PARAMS(PARAM_CONVO, { "groupInfo", PARAM_MLS, PARAM_REQUIRED, .max = GROUP_INFO_SIZE_MAX },
+            { "epoch", PARAM_INT, PARAM_REQUIRED, .max = INT64_MAX }),
+    .is_checked = true,
+    .fill = fill_group_info,
+    .put = put_moved,
+};

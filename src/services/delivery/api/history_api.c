@@ -14,8 +14,6 @@
 
 enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50, ANSWER_HEAD_BYTES = 256, ANSWER_ROW_BYTES = 256 };
 enum { STEP_CONVO, STEP_MEMBER, STEP_COMMITS };
-#define NO_CONVO REFUSE(404, "ConvoNotFound", "There is no such conversation.")
-#define NO_MEMBER REFUSE(403, "NotMember", "You are not a member of this conversation.")
 
 /* ---- compaction ----------------------------------------------------------------------------- */
 
@@ -75,10 +73,11 @@ static bool refuse_compacted(struct call_run *run)
 }
 
 #define FIND_CONVO(convo)                                                                          \
-    [STEP_CONVO] = { STEP(log_find_convo, SQL_ROWS_ANY, ARG_PARAM(convo)), .missing = NO_CONVO }
+    [STEP_CONVO] = { STEP(log_find_convo, SQL_ROWS_ANY, ARG_PARAM(convo)),                         \
+        .missing = REFUSE_NO_CONVO }
 #define FIND_MEMBER(convo, since)                                                                  \
     [STEP_MEMBER] = { STEP(log_find_member, SQL_ROWS_ANY, ARG_PARAM(convo), ARG_CALLER, since),    \
-        .missing = NO_MEMBER }
+        .missing = REFUSE_STRANGER }
 
 /* ---- getMessages ---------------------------------------------------------------------------- */
 
@@ -252,7 +251,7 @@ static bool refuse_ahead(struct call_run *run)
 
 static bool messages_read(struct call_run *run)
 {
-    static const struct refusal no_convo = NO_CONVO, no_member = NO_MEMBER;
+    static const struct refusal no_convo = REFUSE_NO_CONVO, no_member = REFUSE_STRANGER;
     const struct param_value *since = &run->values[PAGE_SINCE];
     const struct sql_unit *unit = run->unit;
     int64_t from = since->number;

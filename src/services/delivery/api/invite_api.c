@@ -1,55 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/api/invite_api.h"
-
-#include <string.h>
-
-#include "crypto/digest.h"
-#include "services/common/text.h"
+/* invite_api.c: invites. An admin makes a secret and gives the server its SHA-256. A holder of the
+ * secret joins by an external commit, as often and as long as the invite allows; the unit that stores
+ * the commit counts the use. The hash alone lets its holder read the group info that such a commit
+ * needs. */
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/invite_store.h"
 
-enum { HASH_SIZE = 32 };
-
-/* ---- secrets of a joiner - ------------------------------------------------------------------- */
-
-void invite_read_secret(struct api_body *body, struct act_invite *invite)
-{
-    struct span text = json_may_string(&body->expect, "psk", 1, 1024), bytes;
-
-    if (text.at == NULL || body->expect.failed)
-        return;
-    invite->is_given = true;
-    crypto_sha256(text.at, text.size, invite->hashes[0]);
-    memcpy(invite->hashes[1], invite->hashes[0], HASH_SIZE);
-    /* The text is decoded in place, so its own hash comes first. */
-    if (text_get_bytes(json_get(body->expect.object, "psk"), text.size, &bytes))
-        crypto_sha256(bytes.at, bytes.size, invite->hashes[1]);
-}
-
-bool invite_read_hash(
-    struct http_request *request, struct api_body *body, struct act_invite *invite)
-{
-    static const struct param params[] = {
-        { "pskHash", PARAM_HEX, .min = HASH_SIZE, .max = HASH_SIZE }, PARAM_LAST
-    };
-    struct param_reader reader = { .request = request };
-    struct param_value hash = { 0 };
-
-    param_read_query(&reader, params, &hash);
-    if (param_reader_refuse(&reader)) {
-        act_unref(body->act);
-        json_doc_free(&body->doc);
-        return false;
-    }
-    if (hash.is_given) {
-        memcpy(invite->hashes[0], hash.text.at, HASH_SIZE);
-        memcpy(invite->hashes[1], hash.text.at, HASH_SIZE);
-        invite->is_given = true;
-    }
-    return true;
-}
-
-/* ---- calls ---------------------------------------------------------------------------------- */
+enum { INVITES_MAX = 100, INVITE_USES_MAX = 10000 }; /* open ones of a conversation; uses of one */
+enum { INVITES_RETRY_S = 3600 };                     /* of a client that meets INVITES_MAX */
+enum { INVITE_DAYS = 30, INVITE_DAYS_MAX = 365, HASH_SIZE = 32 };
 
 enum { INVITE_CONVO, INVITE_HASH, INVITE_TARGET, INVITE_USES, INVITE_END };
 

@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* message_api.c: sending messages and proposals over HTTP. history_api.c reads them. */
-#include <stdio.h>
-#include <string.h>
-
-#include "base/alloc.h"
 #include "crypto/digest.h"
-#include "json/json_write.h"
-#include "services/common/db_query.h"
-#include "services/common/param.h"
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
-#include "services/delivery/convo/event.h"
-#include "services/delivery/delivery_metrics.h"
-#include "services/delivery/store/schema.h"
-
-/* ---- sending -------------------------------------------------------------------------------- */
+#include "services/delivery/api/calls.h"
 
 static void put_sent(struct json_writer *writer, struct act *act)
 {
@@ -26,11 +14,6 @@ static void put_sent(struct json_writer *writer, struct act *act)
     text_put_time(writer, "receivedAt", act->result_ms);
     json_put_int(writer, "seq", (int64_t)act->result_seq);
     json_put_int(writer, "epoch", (int64_t)act->result_epoch);
-}
-
-static void message_answered(struct http_request *request, const struct tr_event *event)
-{
-    api_answer_with(request, event, put_sent);
 }
 
 /* Reads one message of the wanted content. NULL, or what is wrong. */
@@ -57,77 +40,69 @@ static const char *read_message(struct act_content *message, enum mls_content co
     return NULL;
 }
 
-void api_send_message(struct http_request *request)
+enum { SEND_CONVO, SEND_ID, SEND_BYTES, SEND_EPOCH, SEND_PADDED, SEND_DELIVERY, SEND_KEY };
+#define PARAM_ID PARAM_NEED_TEXT("msgId", 1, 128)
+
+static void fill_message(struct api_body *body)
 {
-    struct api_body body;
-    struct act_content *content;
-    struct span id, key, delivery;
-    int64_t epoch, padded;
+    struct act_content *content = body->act->content;
+    struct json_expect *expect = &body->reader.expect;
+    struct span id = api_text(body, SEND_ID), key = api_text(body, SEND_KEY);
+    struct span delivery = api_text(body, SEND_DELIVERY);
+    int64_t padded = body->values[SEND_PADDED].number;
     const char *why;
 
-    if (!api_begin_mls(request, &message_act_type, "ciphertext", &body))
-        return;
-    content = body.act->content;
-    body.act->convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
-    id = json_need_string(&body.expect, "msgId", 1, 128);
-    content->bytes = api_need_bytes(&body, "ciphertext", MESSAGE_SIZE_MAX);
-    epoch = json_need_int(&body.expect, "epoch", 0, INT64_MAX);
-    padded = json_may_int(&body.expect, "paddedSize", 0, MESSAGE_SIZE_MAX, -1);
-    delivery = json_may_string(&body.expect, "delivery", 1, 16);
-    key = json_may_string(&body.expect, "idempotencyKey", 1, 128);
-    act_message(body.act)->id = id;
+    act_message(body->act)->id = id;
+    content->bytes = api_text(body, SEND_BYTES);
     if (padded >= 0 && (size_t)padded != content->bytes.size)
-        json_expect_fail(&body.expect, "paddedSize", "must be the size of ciphertext");
+        json_expect_fail(expect, "paddedSize", "must be the size of ciphertext");
     if (delivery.at != NULL && !span_is(delivery, "persistent") && !span_is(delivery, "ephemeral"))
-        json_expect_fail(&body.expect, "delivery", "must be persistent or ephemeral");
-    why = body.expect.failed ? NULL : read_message(content, MLS_APPLICATION);
-    if (why != NULL) {
-        api_refuse(request, &body, 400, "InvalidMessage", why);
-        return;
-    }
-    if (!body.expect.failed && content->mls.epoch != (uint64_t)epoch)
-        json_expect_fail(&body.expect, "epoch", "must be the epoch inside the message");
+        json_expect_fail(expect, "delivery", "must be persistent or ephemeral");
+    why = expect->failed ? NULL : read_message(content, MLS_APPLICATION);
+    if (why != NULL)
+        api_refuse(body, 400, "InvalidMessage", why);
+    else if (content->mls.epoch != (uint64_t)body->values[SEND_EPOCH].number)
+        json_expect_fail(expect, "epoch", "must be the epoch inside the message");
     if (delivery.at != NULL && span_is(delivery, "ephemeral"))
-        act_become(body.act, &ephemeral_act_type);
-    api_set_op(&body, key.at != NULL ? "op" : "msg", key.at != NULL ? key : id);
-    api_send(request, &body, message_answered);
+        act_become(body->act, &ephemeral_act_type);
+    api_set_op(body, key.at != NULL ? "op" : "msg", key.at != NULL ? key : id);
 }
 
-static void send_checked(struct http_request *request, struct act *act)
-{
-    struct api_body body = { .act = act };
+const struct api_call api_send_message = {
+    .type = &message_act_type,
+    .raw = "ciphertext",
+    .params = PARAMS([SEND_CONVO] = PARAM_CONVO, [SEND_ID] = PARAM_ID,
+        [SEND_BYTES] = { "ciphertext", PARAM_MLS, PARAM_REQUIRED, .max = MESSAGE_SIZE_MAX },
+        [SEND_EPOCH] = { "epoch", PARAM_INT, PARAM_REQUIRED, .max = INT64_MAX },
+        [SEND_PADDED] = { "paddedSize", PARAM_INT, .max = MESSAGE_SIZE_MAX, .fallback = -1 },
+        [SEND_DELIVERY] = PARAM_MAY_TEXT("delivery", 1, 16),
+        [SEND_KEY] = PARAM_MAY_TEXT("idempotencyKey", 1, 128)),
+    .fill = fill_message,
+    .put = put_sent,
+};
 
-    api_send(request, &body, message_answered);
-}
-
-void api_send_proposal(struct http_request *request)
+static void fill_proposal(struct api_body *body)
 {
-    struct delivery *delivery = http_service(request);
-    struct act_content *content;
-    struct api_body body;
+    struct act_content *content = body->act->content;
     const char *why;
 
-    if (!api_begin_mls(request, &proposal_act_type, "proposal", &body))
-        return;
-    content = body.act->content;
-    body.act->convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
-    act_message(body.act)->id = json_need_string(&body.expect, "msgId", 1, 128);
-    content->bytes = api_need_bytes(&body, "proposal", COMMIT_SIZE_MAX);
-    if (body.expect.failed) {
-        api_refuse(request, &body, 400, "InvalidRequest", body.expect.message);
-        return;
-    }
+    act_message(body->act)->id = api_text(body, SEND_ID);
+    content->bytes = api_text(body, SEND_BYTES);
     why = read_message(content, MLS_PROPOSAL);
-    if (why != NULL) {
-        api_refuse(request, &body, 400, "InvalidMessage", why);
-        return;
-    }
-    if (delivery->mode == DELIVERY_ASSISTED && content->mls.wire != MLS_PUBLIC) {
-        api_refuse(request, &body, 400, "PublicHandshakeRequired",
+    if (why != NULL)
+        api_refuse(body, 400, "InvalidMessage", why);
+    else if (api_delivery(body)->mode == DELIVERY_ASSISTED && content->mls.wire != MLS_PUBLIC)
+        api_refuse(body, 400, "PublicHandshakeRequired",
             "In assisted mode proposals must be public messages.");
-        return;
-    }
-    api_set_op(&body, "msg", act_message(body.act)->id);
-    json_doc_free(&body.doc);
-    api_check(request, body.act, send_checked);
+    api_set_op(body, "msg", api_text(body, SEND_ID));
 }
+
+const struct api_call api_send_proposal = {
+    .type = &proposal_act_type,
+    .raw = "proposal",
+    .params = PARAMS([SEND_CONVO] = PARAM_CONVO, [SEND_ID] = PARAM_ID,
+        [SEND_BYTES] = { "proposal", PARAM_MLS, PARAM_REQUIRED, .max = COMMIT_SIZE_MAX }),
+    .is_checked = true,
+    .fill = fill_proposal,
+    .put = put_sent,
+};

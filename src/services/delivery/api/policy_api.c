@@ -2,24 +2,23 @@
 /* policy_api.c: a conversation's policy over HTTP; act_policy.c reads and changes it. */
 #include "services/delivery/api/policy_api.h"
 
-#include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
 
-struct field {
-    const char *name;
-    bool is_bool;
-    int64_t min;
-    int64_t max;
-};
-
-static const struct field fields[POLICY_FIELDS] = {
-    [POLICY_OPEN_JOIN] = { "allowExternalCommits", true, 0, 1 },
-    [POLICY_INVITE_REQUIRED] = { "requireInviteForJoin", true, 0, 1 },
-    [POLICY_REJOIN] = { "allowRejoin", true, 0, 1 },
-    [POLICY_REJOIN_DAYS] = { "rejoinWindowDays", false, 0, 3650 },
-    [POLICY_MEMBERS_MAX] = { "maxMembers", false, 0, 1000000 },
-    [POLICY_APP_WINDOW] = { "appMessageWindow", false, -1, 1000 },
-    [POLICY_KEEP_ADMIN] = { "preventRemovingLastAdmin", true, 0, 1 },
-    [POLICY_OPT_IN] = { "requireOptIn", true, 0, 1 },
+/* Behind the conversation, in the order of enum policy_field. */
+enum { POLICY_FIRST = 1 };
+static const struct param policy_params[] = {
+    PARAM_CONVO,
+    [POLICY_FIRST + POLICY_OPEN_JOIN] = { "allowExternalCommits", PARAM_BOOL, .fallback = false },
+    [POLICY_FIRST +
+        POLICY_INVITE_REQUIRED] = { "requireInviteForJoin", PARAM_BOOL, .fallback = false },
+    [POLICY_FIRST + POLICY_REJOIN] = { "allowRejoin", PARAM_BOOL, .fallback = false },
+    [POLICY_FIRST + POLICY_REJOIN_DAYS] = { "rejoinWindowDays", PARAM_INT, .max = 3650 },
+    [POLICY_FIRST + POLICY_MEMBERS_MAX] = { "maxMembers", PARAM_INT, .max = 1000000 },
+    [POLICY_FIRST + POLICY_APP_WINDOW] = { "appMessageWindow", PARAM_INT, .min = -1, .max = 1000 },
+    [POLICY_FIRST +
+        POLICY_KEEP_ADMIN] = { "preventRemovingLastAdmin", PARAM_BOOL, .fallback = false },
+    [POLICY_FIRST + POLICY_OPT_IN] = { "requireOptIn", PARAM_BOOL, .fallback = false },
+    PARAM_LAST,
 };
 
 /* The defaults of the columns. */
@@ -45,50 +44,36 @@ void policy_write(const struct convo_policy *policy, struct span convo, struct b
     json_put_object(&writer, "policy");
     json_put_string(&writer, "convoId", convo);
     for (uint32_t i = 0; i < POLICY_FIELDS; i++)
-        if (fields[i].is_bool)
-            json_put_bool(&writer, fields[i].name, policy->fields[i] != 0);
+        if (policy_params[POLICY_FIRST + i].type == PARAM_BOOL)
+            json_put_bool(&writer, policy_params[POLICY_FIRST + i].name, policy->fields[i] != 0);
         else
-            json_put_int(&writer, fields[i].name, policy->fields[i]);
+            json_put_int(&writer, policy_params[POLICY_FIRST + i].name, policy->fields[i]);
     json_put_end(&writer);
     json_put_end(&writer);
 }
 
-void api_get_policy(struct http_request *request)
-{
-    struct api_body body;
+const struct api_call api_get_policy = {
+    .type = &policy_read_act_type,
+    .params = PARAMS(PARAM_CONVO),
+};
 
-    if (api_begin_query(request, &policy_read_act_type, &body))
-        api_send(request, &body, api_answered);
-}
-
-static void read_field(struct api_body *body, uint32_t index)
+static void fill_policy(struct api_body *body)
 {
-    const struct field *field = &fields[index];
-    const struct json *value = json_get(body->expect.object, field->name);
     struct policy_act *change = act_policy(body->act);
 
-    if (value == NULL || json_kind(value) == JSON_NULL)
-        return;
-    change->changes |= 1u << index;
-    if (field->is_bool)
-        change->policy.fields[index] = json_need_bool(&body->expect, field->name);
-    else
-        change->policy.fields[index] =
-            json_need_int(&body->expect, field->name, field->min, field->max);
-}
+    for (uint32_t i = 0; i < POLICY_FIELDS; i++) {
+        const struct param_value *value = &body->values[POLICY_FIRST + i];
 
-void api_update_policy(struct http_request *request)
-{
-    struct api_body body;
-
-    if (!api_begin_convo(request, &policy_act_type, &body))
-        return;
-    for (uint32_t i = 0; i < POLICY_FIELDS; i++)
-        read_field(&body, i);
-    if (!body.expect.failed && act_policy(body.act)->changes == 0) {
-        api_refuse(request, &body, 400, "InvalidRequest",
-            "The body names no field of the policy; name one to change.");
-        return;
+        change->changes |= (uint32_t)value->is_given << i;
+        change->policy.fields[i] = value->number;
     }
-    api_send(request, &body, api_answered);
+    if (change->changes == 0)
+        api_refuse(body, 400, "InvalidRequest",
+            "The body names no field of the policy; name one to change.");
 }
+
+const struct api_call api_update_policy = {
+    .type = &policy_act_type,
+    .params = policy_params,
+    .fill = fill_policy,
+};

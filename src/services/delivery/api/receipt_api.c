@@ -114,10 +114,10 @@ const struct call call_get_receipts = {
         [RECEIPT_LIMIT] = PARAM_LIMIT(1000, 100)),
     .steps =
         CALL_STEPS([STEP_HEAD] = { STEP(receipt_find_head, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)),
-                       .missing = REFUSE(404, "ConvoNotFound", "There is no such conversation.") },
+                       .missing = REFUSE_NO_CONVO },
             [STEP_MEMBER] = { STEP(receipt_find_member, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
                                   ARG_CALLER),
-                .missing = REFUSE(403, "NotMember", "You are not a member of this conversation.") },
+                .missing = REFUSE_STRANGER },
             [STEP_NEWEST] = { STEP(receipt_find_newest, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)) },
             [STEP_PREVIOUS] = { STEP(receipt_find_previous, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
                 ARG_PARAM(RECEIPT_FROM)) },

@@ -24,10 +24,10 @@ static int compare_hashes(const void *a, const void *b)
     return compare_bytes(x->bytes, x->size, y->bytes, y->size);
 }
 
-void recipients_read_hashes(struct api_body *body)
+void recipients_read_hashes(struct api_body *body, uint32_t param)
 {
-    static const char name[] = "keyPackageHashes";
-    const struct json *list = json_may_array(&body->expect, name, 0, ACT_MEMBERS_MAX);
+    const struct json *list = body->values[param].json;
+    const char *name = body->call->params[param].name;
     struct act_members *members = body->act->members;
     size_t index = 0;
 
@@ -35,15 +35,15 @@ void recipients_read_hashes(struct api_body *body)
         return;
     members->hashes = base_calloc(json_count(list) * sizeof *members->hashes);
     if (members->hashes == NULL) {
-        body->act->decoded.failed = TR_ENOMEM;
+        body->reader.is_out_of_memory = true;
         return;
     }
     for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
-        struct json_expect item = json_expect_item(&body->expect, name, index, it.value);
+        struct json_expect item = json_expect_item(&body->reader.expect, name, index, it.value);
         struct act_hash *hash = &members->hashes[members->hash_count++];
         struct span text;
 
-        hash->did = json_need_string(&item, "did", 8, 255);
+        hash->did = json_need_string(&item, "did", DID_SIZE_MIN, DID_SIZE_MAX);
         text = json_need_string(&item, "hash", 2, 2 * sizeof hash->bytes);
         if (text.size > 0 &&
             crypto_hex_decode(text, hash->bytes, sizeof hash->bytes, &hash->size) < 0)

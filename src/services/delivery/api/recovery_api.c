@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recovery_api.c: confirmEpoch, reportInvalidCommit and resetGroup over HTTP. The rules are in
- * convo_recovery.c. */
+/* recovery_api.c: confirmEpoch, reportInvalidCommit, resetGroup and groupInfoRefresh over HTTP. The
+ * rules are in convo_recovery.c and act_notice.c. */
 #include <string.h>
 
 #include "crypto/encoding.h"
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
 
 /* Reads a SHA-256: 64 hex digits, or base64 in either form. */
-static void need_hash(struct api_body *body, const char *name, unsigned char hash[32])
+static void read_hash(struct api_body *body, uint32_t param, unsigned char hash[32])
 {
-    const struct json *value = json_get(body->expect.object, name);
+    const struct json *value = body->values[param].json;
     struct span bytes;
     size_t size;
 
@@ -20,33 +20,38 @@ static void need_hash(struct api_body *body, const char *name, unsigned char has
     if (value != NULL && text_get_bytes(value, 32, &bytes) && bytes.size == 32)
         memcpy(hash, bytes.at, 32);
     else
-        json_expect_fail(&body->expect, name, "must be a SHA-256 in hex or base64");
+        json_expect_fail(&body->reader.expect, body->call->params[param].name,
+            "must be a SHA-256 in hex or base64");
 }
 
-void api_confirm_epoch(struct http_request *request)
+static void fill_confirm(struct api_body *body)
 {
-    struct api_body body;
-
-    if (!api_begin_convo(request, &confirm_act_type, &body))
-        return;
-    act_confirm(body.act)->epoch = (uint64_t)json_need_int(&body.expect, "epoch", 0, INT64_MAX);
-    need_hash(&body, "epochAuthenticatorHash", act_confirm(body.act)->sha256);
-    api_send(request, &body, api_answered);
+    act_confirm(body->act)->epoch = (uint64_t)body->values[1].number;
+    read_hash(body, 2, act_confirm(body->act)->sha256);
 }
 
-void api_report_invalid_commit(struct http_request *request)
+const struct api_call api_confirm_epoch = {
+    .type = &confirm_act_type,
+    .params = PARAMS(PARAM_CONVO, { "epoch", PARAM_INT, PARAM_REQUIRED, .max = INT64_MAX },
+        { "epochAuthenticatorHash", PARAM_ANY, .max = 0 }),
+    .fill = fill_confirm,
+};
+
+static void fill_report(struct api_body *body)
 {
-    struct api_body body;
-    struct report_act *report;
+    struct report_act *report = act_report(body->act);
 
-    if (!api_begin_convo(request, &report_act_type, &body))
-        return;
-    report = act_report(body.act);
-    report->base_epoch = (uint64_t)json_need_int(&body.expect, "baseEpoch", 0, INT64_MAX - 1);
-    need_hash(&body, "sha256", report->sha256);
-    report->reason = json_may_string(&body.expect, "reason", 1, 512);
-    api_send(request, &body, api_answered);
+    report->base_epoch = (uint64_t)body->values[1].number;
+    read_hash(body, 2, report->sha256);
+    report->reason = api_text(body, 3);
 }
+
+const struct api_call api_report_invalid_commit = {
+    .type = &report_act_type,
+    .params = PARAMS(PARAM_CONVO, { "baseEpoch", PARAM_INT, PARAM_REQUIRED, .max = INT64_MAX - 1 },
+        { "sha256", PARAM_ANY, .max = 0 }, PARAM_MAY_TEXT("reason", 1, 512)),
+    .fill = fill_report,
+};
 
 /* With lower-case hex only, a group has three names: see reset_names_of(). */
 static bool is_upper_hex(struct span name)
@@ -58,15 +63,31 @@ static bool is_upper_hex(struct span name)
            !span_equal(name, (struct span){ hex, crypto_hex_encode(id, size, hex) });
 }
 
-void api_reset_group(struct http_request *request)
+static void fill_reset(struct api_body *body)
 {
-    struct api_body body;
-
-    if (!api_begin_convo(request, &reset_act_type, &body))
-        return;
-    act_reset(body.act)->group =
-        json_need_string(&body.expect, "newGroupId", 1, ACT_CONVO_SIZE_MAX);
-    if (!body.expect.failed && is_upper_hex(act_reset(body.act)->group))
-        json_expect_fail(&body.expect, "newGroupId", "must have its hex digits in lower case");
-    api_send(request, &body, api_answered);
+    act_reset(body->act)->group = api_text(body, 1);
+    if (is_upper_hex(api_text(body, 1)))
+        json_expect_fail(
+            &body->reader.expect, "newGroupId", "must have its hex digits in lower case");
 }
+
+const struct api_call api_reset_group = {
+    .type = &reset_act_type,
+    .params = PARAMS(PARAM_CONVO, PARAM_NEED_TEXT("newGroupId", 1, ACT_CONVO_SIZE_MAX)),
+    .fill = fill_reset,
+};
+
+/* A member that wants to rejoin by an external commit asks the others for a GroupInfo of the current
+ * epoch. Current subscribers hear it and send one with updateGroupInfo. The answer says how many
+ * members heard it. */
+static void put_refresh(struct json_writer *writer, struct act *act)
+{
+    json_put_bool(writer, "requested", act_notice(act)->count > 0);
+    json_put_int(writer, "activeMembers", (int64_t)act_notice(act)->count);
+}
+
+const struct api_call api_group_info_refresh = {
+    .type = &refresh_act_type,
+    .params = PARAMS(PARAM_CONVO),
+    .put = put_refresh,
+};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report_api.c: reports of members, warnings, and what admins see of both. The content of a report
  * is encrypted for those who read it. Nobody sees or resolves a report about themselves. */
-#include "services/delivery/api/calls.h"
 #include "services/common/text.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/store/report_store.h"
 
 enum {

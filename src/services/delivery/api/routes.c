@@ -1,112 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routes.c: every call of the service, in one table, and the service itself. */
+/* routes.c: the list of calls.h as a table of routes, and the service itself. */
 #include "services/delivery/api/admin_api.h"
-#include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/schema.h"
 
+/* clang-format off */
+#define XRPC(method_, name, is_open, ...)                                                          \
+    { .method = HTTP_##method_, .path = "/xrpc/" XRPC_PREFIX name, .gate = auth_gate, .label = name,    \
+      .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX name, .anonymous = (is_open) },    \
+      __VA_ARGS__ },
+#define ACT_ROUTE(method, name, table, size)                                                       \
+    XRPC(method, name, false, .handle = api_handle, .extra = &api_##table, .body_max = (size))
+#define CALL_ROUTE(method, name, table, size)                                                      \
+    XRPC(method, name, false, .handle = call_handle, .extra = &call_##table, .body_max = (size))
+/* With a token, or with a ticket in the query, which the handler checks. */
+#define STREAM_ROUTE(name)                                                                         \
+    XRPC(GET, name, true, .handle = api_subscribe_convo_events, .flags = HTTP_ROUTE_LONG)
+
 static const struct http_route routes[] = {
-    XRPC(HTTP_POST, "createConvo", api_create_convo, API_COMMIT),
-    XRPC(HTTP_POST, "addMembers", api_add_members, API_COMMIT),
-    XRPC(HTTP_POST, "removeMember", api_remove_member, API_COMMIT),
-    XRPC(HTTP_POST, "leaveConvo", api_leave_convo, API_COMMIT),
-    XRPC(HTTP_POST, "submitCommit", api_submit_commit, API_COMMIT),
-    XRPC(HTTP_POST, "processExternalCommit", api_process_external_commit, API_COMMIT),
-    XRPC(HTTP_POST, "updateGroupInfo", api_update_group_info, API_COMMIT),
-    XRPC(HTTP_GET, "getConvo", api_get_convo, 0),
-    XRPC_CALL(HTTP_GET, "getConvos", call_get_convos, 0),
-    XRPC(HTTP_GET, "getEpoch", api_get_epoch, 0),
-    XRPC(HTTP_GET, "getGroupInfo", api_get_group_info, 0),
-    XRPC(HTTP_POST, "sendMessage", api_send_message, API_MESSAGE),
-    XRPC(HTTP_POST, "sendProposal", api_send_proposal, API_COMMIT),
-    XRPC(HTTP_POST, "updateCursor", api_update_cursor, API_SMALL),
-    XRPC_CALL(HTTP_GET, "getMessages", call_get_messages, 0),
-    XRPC_CALL(HTTP_GET, "getCommits", call_get_commits, 0),
-    XRPC(HTTP_POST, "markUnread", api_mark_unread, API_SMALL),
-    XRPC_CALL(HTTP_GET, "getUnread", call_get_unread, 0),
-    XRPC(HTTP_POST, "getSubscriptionTicket", api_get_subscription_ticket, API_SMALL),
-    XRPC_CALL(HTTP_POST, "publishKeyPackage", call_publish_key_package, 128 << 10),
-    XRPC_CALL(HTTP_POST, "publishKeyPackages", call_publish_key_packages, API_MESSAGE),
-    XRPC_CALL(HTTP_GET, "getKeyPackages", call_get_key_packages, 0),
-    XRPC_CALL(HTTP_GET, "getKeyPackageStats", call_get_key_package_stats, 0),
-    XRPC_CALL(HTTP_GET, "getKeyPackageStatus", call_get_key_package_status, 0),
-    XRPC_CALL(HTTP_POST, "syncKeyPackages", call_sync_key_packages, 256 << 10),
-    XRPC_CALL(HTTP_POST, "deleteKeyPackages", call_delete_key_packages, 256 << 10),
-    XRPC_CALL(HTTP_GET, "getWelcome", call_get_welcome, 0),
-    XRPC_CALL(HTTP_GET, "getPendingWelcomes", call_get_pending_welcomes, 0),
-    XRPC_CALL(HTTP_POST, "confirmWelcome", call_confirm_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "invalidateWelcome", call_invalidate_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "reissueWelcome", call_reissue_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "readdition", call_reissue_welcome, API_SMALL),
-    XRPC_CALL(HTTP_POST, "rejoin", call_rejoin, 128 << 10),
-    XRPC(HTTP_POST, "groupInfoRefresh", api_group_info_refresh, API_SMALL),
-    XRPC_CALL(HTTP_POST, "validateWelcome", call_validate_welcome, 6 << 20),
-    XRPC_CALL(HTTP_POST, "registerDevice", call_register_device, API_COMMIT),
-    XRPC_CALL(HTTP_GET, "listDevices", call_list_devices, 0),
-    XRPC_CALL(HTTP_POST, "deleteDevice", call_delete_device, API_SMALL),
-    XRPC_CALL(HTTP_POST, "registerDeviceToken", call_register_device_token, API_SMALL),
-    XRPC_CALL(HTTP_POST, "unregisterDeviceToken", call_unregister_device_token, API_SMALL),
-    XRPC_CALL(HTTP_GET, "getPendingDeviceAdditions", call_get_pending_device_additions, 0),
-    XRPC_CALL(
-        HTTP_POST, "claimPendingDeviceAddition", call_claim_pending_device_addition, API_SMALL),
-    XRPC_CALL(HTTP_POST, "completePendingDeviceAddition", call_complete_pending_device_addition,
-        API_SMALL),
-    XRPC_CALL(HTTP_GET, "validateDeviceState", call_validate_device_state, 0),
-    XRPC_CALL(HTTP_GET, "getExpectedConversations", call_get_expected_conversations, 0),
-    XRPC(HTTP_POST, "promoteAdmin", api_promote_admin, API_SMALL),
-    XRPC(HTTP_POST, "demoteAdmin", api_demote_admin, API_SMALL),
-    XRPC(HTTP_POST, "promoteModerator", api_promote_moderator, API_SMALL),
-    XRPC(HTTP_POST, "demoteModerator", api_demote_moderator, API_SMALL),
-    XRPC(HTTP_GET, "getPolicy", api_get_policy, 0),
-    XRPC(HTTP_POST, "updatePolicy", api_update_policy, API_SMALL),
-    XRPC_CALL(HTTP_POST, "createInvite", call_create_invite, API_SMALL),
-    XRPC_CALL(HTTP_GET, "listInvites", call_list_invites, 0),
-    XRPC_CALL(HTTP_POST, "revokeInvite", call_revoke_invite, API_SMALL),
-    XRPC_CALL(HTTP_POST, "reportMember", call_report_member, API_MEDIUM),
-    XRPC_CALL(HTTP_GET, "getReports", call_get_reports, 0),
-    XRPC_CALL(HTTP_POST, "resolveReport", call_resolve_report, API_SMALL),
-    XRPC_CALL(HTTP_POST, "warnMember", call_warn_member, API_SMALL),
-    XRPC_CALL(HTTP_GET, "listWarnings", call_list_warnings, 0),
-    XRPC_CALL(HTTP_GET, "getAdminStats", call_get_admin_stats, 0),
-    XRPC_CALL(HTTP_POST, "optIn", call_opt_in, API_SMALL),
-    XRPC_CALL(HTTP_POST, "optOut", call_opt_out, API_SMALL),
-    XRPC_CALL(HTTP_GET, "getOptInStatus", call_get_opt_in_status, 0),
-    XRPC_CALL(HTTP_GET, "checkBlocks", call_check_blocks, 0),
-    XRPC_CALL(HTTP_GET, "getBlockStatus", call_get_block_status, 0),
-    XRPC_CALL(HTTP_POST, "handleBlockChange", call_handle_block_change, API_SMALL),
-    XRPC_CALL(HTTP_POST, "sendChatRequest", call_send_chat_request, API_MEDIUM),
-    XRPC_CALL(HTTP_POST, "acceptChatRequest", call_accept_chat_request, API_SMALL),
-    XRPC_CALL(HTTP_POST, "declineChatRequest", call_decline_chat_request, API_SMALL),
-    XRPC_CALL(HTTP_GET, "listChatRequests", call_list_chat_requests, 0),
-    XRPC_CALL(HTTP_GET, "getRequestCount", call_get_request_count, 0),
-    XRPC_CALL(HTTP_GET, "getDeliveryStatus", call_get_delivery_status, 0),
-    XRPC(HTTP_POST, "confirmEpoch", api_confirm_epoch, API_SMALL),
-    XRPC(HTTP_POST, "reportInvalidCommit", api_report_invalid_commit, API_SMALL),
-    XRPC(HTTP_POST, "resetGroup", api_reset_group, API_SMALL),
-    XRPC_CALL(HTTP_GET, "getReceipts", call_get_receipts, 0),
-    /* With a token, or with a ticket in the query, which the handler checks. */
-    {
-        .method = HTTP_GET,
-        .path = "/xrpc/" XRPC_PREFIX "subscribeConvoEvents",
-        .handle = api_subscribe_convo_events,
-        .gate = auth_gate,
-        .flags = HTTP_ROUTE_LONG,
-        .label = "subscribeConvoEvents",
-        .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX "subscribeConvoEvents",
-            .anonymous = true },
-    },
-    /* The name of the call before there were WebSockets. */
-    {
-        .method = HTTP_GET,
-        .path = "/xrpc/" XRPC_PREFIX "streamConvoEvents",
-        .handle = api_subscribe_convo_events,
-        .gate = auth_gate,
-        .flags = HTTP_ROUTE_LONG,
-        .label = "streamConvoEvents",
-        .demand = &(
-            const struct auth_demand){ .lxm = XRPC_PREFIX "streamConvoEvents", .anonymous = true },
-    },
+    DELIVERY_CALLS(ACT_ROUTE, CALL_ROUTE)
+    STREAM_ROUTE("subscribeConvoEvents")
+    STREAM_ROUTE("streamConvoEvents") /* the name of the call before there were WebSockets */
 };
+/* clang-format on */
 
 const struct service delivery_service = {
     .name = "delivery",

@@ -9,10 +9,8 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
-#include "json/json_write.h"
-#include "services/common/param.h"
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/convo/event.h"
 
 enum { TICKET_S = 30 };
@@ -32,17 +30,14 @@ static struct span mark_of(struct span text, struct mark *mark)
     return (struct span){ mark->hex, crypto_hex_encode(hash, sizeof hash, mark->hex) };
 }
 
-static void ticket_answered(struct http_request *request, const struct tr_event *event)
+static void answer_ticket(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
-    struct act *act = api_act(request, event);
     struct buffer ticket = { 0 };
     int64_t now_s = delivery_now_ms(delivery) / 1000;
-    struct json_writer writer;
+    struct json_writer writer = json_writer(&act->answer);
     struct mark convo, jti;
 
-    if (act == NULL)
-        return;
     if (jwt_sign_claims(delivery->ticket_key, (struct span){ NULL, 0 },
             &(struct jwt_claims){ .iss = span_of(delivery->service_did),
                 .aud = span_of(delivery->service_did),
@@ -55,25 +50,21 @@ static void ticket_answered(struct http_request *request, const struct tr_event 
             &ticket) < 0) {
         http_respond_shed(request, 503, 1, "memory");
     } else {
-        writer = json_writer(&act->answer);
         json_put_object(&writer, NULL);
         json_put_string(&writer, "ticket", (struct span){ ticket.bytes, ticket.size });
         json_put_text(&writer, "endpoint", "/xrpc/" XRPC_PREFIX "subscribeConvoEvents");
         text_put_time(&writer, "expiresAt", (now_s + TICKET_S) * 1000);
         json_put_end(&writer);
-        act_respond(request, act);
+        call_respond(request, &act->answer);
     }
     buffer_free(&ticket);
-    api_end(request);
 }
 
-void api_get_subscription_ticket(struct http_request *request)
-{
-    struct api_body body;
-
-    if (api_begin_convo(request, &member_act_type, &body))
-        api_send(request, &body, ticket_answered);
-}
+const struct api_call api_get_subscription_ticket = {
+    .type = &member_act_type,
+    .params = PARAMS(PARAM_CONVO),
+    .answer = answer_ticket,
+};
 
 /* Verifies a ticket and returns its claims. NULL: refused, or out of memory. */
 static const struct auth_claims *open_ticket(
@@ -190,43 +181,38 @@ static void member_answered(struct http_request *request, const struct tr_event 
     act_unref(act);
 }
 
+enum { STREAM_TICKET, STREAM_CURSOR, STREAM_PARAMS };
+
 /* Sets the claims of the token or of the ticket. False: the request was answered. */
-static bool read_claims(struct http_request *request, struct act *act)
+static bool read_claims(
+    struct http_request *request, struct act *act, const struct param_value *ticket)
 {
-    struct span ticket;
+    bool has_token = auth_claims_of(request) != NULL;
 
-    if (auth_claims_of(request) != NULL) {
+    if (has_token)
         act->claims = auth_claims_create(auth_claims_of(request));
-    } else {
-        int found = param_find(request, "ticket", &ticket);
-
-        if (found < 0)
-            return false;
-        if (found == 1)
-            act->claims = open_ticket(http_service(request), ticket, act->convo);
-        if (act->claims == NULL) {
-            http_respond_error(request, 401, "TicketRefused",
-                "The ticket is missing, expired or for another conversation; send a token, or get "
-                "a new ticket.");
-            return false;
-        }
-    }
-    if (act->claims == NULL)
+    else if (ticket->is_given)
+        act->claims = open_ticket(http_service(request), ticket->text, act->convo);
+    if (act->claims == NULL && has_token)
         http_respond_shed(request, 503, 1, "memory");
+    else if (act->claims == NULL)
+        http_respond_error(request, 401, "TicketRefused",
+            "The ticket is missing, expired or for another conversation; send a token, or get a "
+            "new ticket.");
     return act->claims != NULL;
 }
 
-/* Reads the parameter cursor, or the header of an EventSource that resumes. Neither: new rows
- * only. False: the request was answered. */
-static bool read_stream_cursor(struct http_request *request, uint64_t *ret_seq)
+/* Reads the header of an EventSource that resumes, or the parameter cursor. Neither: new rows only.
+ * False: the request was answered. */
+static bool read_stream_cursor(
+    struct http_request *request, const struct param_value *cursor, uint64_t *ret_seq)
 {
     struct span text = http_header(request, "Last-Event-ID");
-    int found = text.at == NULL ? param_find(request, "cursor", &text) : 1;
 
     *ret_seq = INT64_MAX;
-    if (found <= 0)
-        return found == 0;
-    if (span_u64(text, ret_seq) && *ret_seq <= INT64_MAX)
+    if (text.at == NULL && !cursor->is_given)
+        return true;
+    if (span_u64(text.at == NULL ? cursor->text : text, ret_seq) && *ret_seq <= INT64_MAX)
         return true;
     http_respond_error(request, 400, "InvalidCursor", "cursor must be a sequence number.");
     return false;
@@ -234,19 +220,24 @@ static bool read_stream_cursor(struct http_request *request, uint64_t *ret_seq)
 
 void api_subscribe_convo_events(struct http_request *request)
 {
-    struct api_body body = { 0 };
-    struct act *act;
+    static const struct param params[] = { [STREAM_TICKET] = PARAM_MAY_TEXT("ticket", 0, 0),
+        [STREAM_CURSOR] = PARAM_MAY_TEXT("cursor", 0, 0),
+        PARAM_LAST };
+    struct param_reader reader = { .request = request };
+    struct param_value values[STREAM_PARAMS] = { 0 };
+    struct act *act = api_create_query_act(request, &member_act_type, NULL);
 
-    if (!api_begin_query_of(request, &member_act_type, NULL, &body))
+    if (act == NULL)
         return;
-    act = body.act;
-    if (!read_claims(request, act) || !read_stream_cursor(request, &act_subscribe(act)->seq)) {
+    param_read_query(&reader, params, values);
+    if (param_reader_refuse(&reader) || !read_claims(request, act, &values[STREAM_TICKET]) ||
+        !read_stream_cursor(request, &values[STREAM_CURSOR], &act_subscribe(act)->seq)) {
         act_unref(act);
         return;
     }
     http_set_data(request, act);
     if (api_ask_actor(request, http_service(request), act, member_answered) == 0)
         return;
-    act_unref(act);
+    api_end(request);
     http_respond_shed(request, 503, 1, "busy");
 }

@@ -144,7 +144,7 @@ const struct call call_reissue_welcome = {
         { STEP(addition_put, SQL_ROWS_ANY, MINE(LOST_CONVO, LOST_DEVICE), ARG_PARAM(LOST_WHY),
             ARG_NOW_MS(0)) },
         { STEP(addition_find_request, SQL_ROWS_ANY, MINE(LOST_CONVO, LOST_DEVICE)),
-            .missing = REFUSE(403, "NotMember", "You are not a member of this conversation.") },
+            .missing = REFUSE_STRANGER },
         { STEP(welcome_count_others, 1, ARG_PARAM(LOST_CONVO), ARG_CALLER) }),
     .after = tell_reissue,
     .fields = FIELDS({ "requested", FIELD_BOOL, FIELD_NUMBER(1) },

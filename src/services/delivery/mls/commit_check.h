@@ -12,8 +12,7 @@
 #include "services/delivery/delivery.h"
 
 struct commit_check {
-    struct act *act;                                              /* counted */
-    void (*go_on)(struct http_request *request, struct act *act); /* see api_check */
+    struct act *act; /* counted */
     enum delivery_mode mode;
     struct sql_unit
         *unit;       /* owned: stored rows, then owners (recipients.h); NULL: none were read */

@@ -74,11 +74,12 @@ void convo_stream_sweep(struct convo *convo, struct tr_context *ctx)
     }
 }
 
+/* Takes over the frame; NULL: there was no memory for it. */
 static void send_frame(struct convo_subscriber *subscriber, struct http_frame *frame)
 {
     if (subscriber->state == SUBSCRIBER_GONE)
-        return;
-    if (frame == NULL || http_stream_send(subscriber->stream, http_frame_ref(frame)) < 0)
+        http_frame_unref(frame);
+    else if (frame == NULL || http_stream_send(subscriber->stream, frame) < 0)
         subscriber->state = SUBSCRIBER_GONE; /* its client resumes at its seq */
     else
         delivery_metrics_add(DELIVERY_METRIC_EVENTS, 1);
@@ -159,7 +160,6 @@ static void tell_compacted(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
     uint64_t from = subscriber->seq, kept_from, join_seq;
-    struct http_frame *frame;
 
     if (sql_unit_rows(unit, PAGE_BOUNDS) == 0 ||
         sql_row_is_null(unit, PAGE_BOUNDS, 0, BOUND_JOIN_SEQ))
@@ -169,10 +169,8 @@ static void tell_compacted(
     from = from < join_seq ? join_seq : from;
     if (from + 1 >= kept_from)
         return;
-    frame = delivery_info_frame(
-        convo_span(convo), "compacted", kept_from - 1, subscriber->is_websocket);
-    send_frame(subscriber, frame);
-    http_frame_unref(frame);
+    send_frame(subscriber, delivery_info_frame(convo_span(convo), "compacted", kept_from - 1,
+                               subscriber->is_websocket));
     subscriber->seq = kept_from - 1;
 }
 
@@ -213,15 +211,9 @@ static void send_page(
     for (uint32_t i = 0; i < sql_unit_rows(unit, PAGE_LOG) && subscriber->state != SUBSCRIBER_GONE;
          i++) {
         struct delivery_event event = log_page_event(convo, unit, i);
-        struct http_frame *frame;
 
-        if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* no event */
-            subscriber->seq = event.seq;
-            continue;
-        }
-        frame = delivery_event_frame(&event, subscriber->is_websocket);
-        send_frame(subscriber, frame);
-        http_frame_unref(frame);
+        if (event.kind != LOG_REVOKED && event.kind != LOG_FORMER) /* those are no events */
+            send_frame(subscriber, delivery_event_frame(&event, subscriber->is_websocket));
         if (subscriber->state != SUBSCRIBER_GONE)
             subscriber->seq = event.seq;
     }
@@ -313,71 +305,81 @@ static bool is_listed(const struct span *dids, uint32_t count, struct span did)
     return false;
 }
 
+/* Both forms of an event, each written for its first subscriber. */
 struct frames {
-    struct http_frame *sse;
-    struct http_frame *websocket;
+    struct delivery_event event;
+    struct http_frame *forms[2]; /* by is_websocket */
 };
 
-static struct http_frame *frame_for(
-    struct frames *frames, const struct delivery_event *event, bool is_websocket)
+static struct frames frames_of(const struct convo *convo, const struct delivery_event *event)
 {
-    struct http_frame **frame = is_websocket ? &frames->websocket : &frames->sse;
+    struct frames frames = { .event = *event };
+
+    tr_assert(event->seq == 0 || event->kind < DELIVERY_FORK);
+    frames.event.convo = convo_span(convo);
+    return frames;
+}
+
+static void send_shared(struct convo_subscriber *subscriber, struct frames *frames)
+{
+    struct http_frame **frame = &frames->forms[subscriber->is_websocket];
 
     if (*frame == NULL)
-        *frame = delivery_event_frame(event, is_websocket);
-    return *frame;
+        *frame = delivery_event_frame(&frames->event, subscriber->is_websocket);
+    send_frame(subscriber, *frame == NULL ? NULL : http_frame_ref(*frame));
+}
+
+static void frames_free(struct frames *frames)
+{
+    http_frame_unref(frames->forms[false]);
+    http_frame_unref(frames->forms[true]);
+}
+
+static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
+    struct convo_subscriber *subscriber, struct frames *frames)
+{
+    uint64_t seq = frames->event.seq;
+
+    if (subscriber->state == SUBSCRIBER_GONE ||
+        (subscriber->state == SUBSCRIBER_CATCHING_UP && frames->event.kind < DELIVERY_FORK))
+        return;
+    /* Its page had this row before the actor knew the row to be stored. */
+    if (seq > 0 && seq <= subscriber->seq)
+        return;
+    /* A row between was stored and not told here: its COMMIT was in doubt, or another process
+     * stored it. The log has both rows. */
+    if (seq > subscriber->seq + 1 && seq > subscriber->heard_to + 1) {
+        subscriber_read_page(convo, ctx, subscriber);
+        subscriber->heard_to = seq - 1; /* `committed` may be lower */
+        return;
+    }
+    send_shared(subscriber, frames);
+    if (seq > 0)
+        subscriber->seq = subscriber->heard_to = seq;
 }
 
 void convo_stream_tell(
     struct convo *convo, struct tr_context *ctx, const struct delivery_event *event)
 {
-    struct frames frames = { NULL, NULL };
+    struct frames frames = frames_of(convo, event);
 
-    tr_assert(event->seq == 0 || event->kind < DELIVERY_FORK);
     if (convo->subscribers == NULL)
         return;
     delivery_metrics_add(DELIVERY_METRIC_FANOUTS, 1);
-    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
-        if (at->state == SUBSCRIBER_GONE ||
-            (at->state == SUBSCRIBER_CATCHING_UP && event->kind < DELIVERY_FORK))
-            continue;
-        /* Its page had this row before the actor knew the row to be stored. */
-        if (event->seq > 0 && event->seq <= at->seq)
-            continue;
-        /* A row between was stored and not told here: its COMMIT was in doubt, or another process
-         * stored it. The log has both rows. */
-        if (event->seq > at->seq + 1 && event->seq > at->heard_to + 1) {
-            subscriber_read_page(convo, ctx, at);
-            at->heard_to = event->seq - 1; /* `committed` may be lower */
-            continue;
-        }
-        send_frame(at, frame_for(&frames, event, at->is_websocket));
-        if (event->seq > 0)
-            at->seq = at->heard_to = event->seq;
-    }
-    http_frame_unref(frames.sse);
-    http_frame_unref(frames.websocket);
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
+        tell_subscriber(convo, ctx, at, &frames);
+    frames_free(&frames);
 }
 
-static bool is_first_of(const struct convo *convo, const struct convo_subscriber *subscriber)
+void convo_stream_tell_account(
+    struct convo *convo, struct span did, const struct delivery_event *event)
 {
-    const struct convo_subscriber *at = convo->subscribers;
+    struct frames frames = frames_of(convo, event);
 
-    while (at != subscriber && (at->state == SUBSCRIBER_GONE ||
-                                   !span_equal(subscriber_did(at), subscriber_did(subscriber))))
-        at = at->next;
-    return at == subscriber;
-}
-
-uint32_t convo_stream_count_others(const struct convo *convo, struct span did)
-{
-    uint32_t count = 0;
-
-    for (const struct convo_subscriber *at = convo->subscribers;
-         at != NULL && count < CONVO_OTHERS_MAX; at = at->next)
-        count += at->state != SUBSCRIBER_GONE && !span_equal(subscriber_did(at), did) &&
-                 is_first_of(convo, at);
-    return count;
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
+        if (span_equal(subscriber_did(at), did))
+            send_shared(at, &frames);
+    frames_free(&frames);
 }
 
 /* A byte for each member: has it an open stream? NULL: none has, or there is no memory. */
@@ -411,24 +413,22 @@ void convo_stream_answer_listening(const struct convo *convo, struct listening_a
     base_free(marks);
 }
 
-void convo_stream_tell_account(
-    struct convo *convo, struct span did, const struct delivery_event *event)
+uint32_t convo_stream_count_others(const struct convo *convo, struct span did)
 {
-    struct frames frames = { NULL, NULL };
+    char *marks = mark_listeners(convo);
+    uint32_t count = 0;
 
-    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (span_equal(subscriber_did(at), did))
-            send_frame(at, frame_for(&frames, event, at->is_websocket));
-    http_frame_unref(frames.sse);
-    http_frame_unref(frames.websocket);
+    for (uint32_t i = 0; marks != NULL && i < convo->roster.count && count < CONVO_OTHERS_MAX; i++)
+        count += marks[i] != 0 && !span_equal(member_did(&convo->roster.members[i]), did);
+    base_free(marks);
+    return count;
 }
 
 void convo_stream_tell_role(
     struct convo *convo, struct tr_context *ctx, const struct member *member)
 {
     convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .kind = DELIVERY_ROLE,
+        &(struct delivery_event){ .kind = DELIVERY_ROLE,
             .epoch = convo->committed.epoch,
             .did = member_did(member),
             .is_admin = member_is_admin(member),
@@ -442,38 +442,25 @@ void convo_stream_tell_read(
     if (convo->roster.in_count > READERS_MAX)
         return;
     convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .kind = DELIVERY_READ,
+        &(struct delivery_event){ .kind = DELIVERY_READ,
             .epoch = convo->committed.epoch,
             .did = did,
             .read_seq = read_seq });
 }
 
-struct change {
-    struct span action;
-    struct span actor; /* absent: not known */
-    const struct span *dids;
-    uint32_t count;
-};
-
-static void tell_members(struct convo *convo, struct tr_context *ctx, const struct change *change)
+static void tell_members(struct convo *convo, struct tr_context *ctx, struct delivery_event event)
 {
-    if (change->count > 0)
-        convo_stream_tell(convo, ctx,
-            &(struct delivery_event){ .convo = convo_span(convo),
-                .kind = DELIVERY_MEMBERS,
-                .epoch = convo->committed.epoch,
-                .dids = change->dids,
-                .did_count = change->count,
-                .action = change->action,
-                .actor = change->actor });
+    event.kind = DELIVERY_MEMBERS;
+    event.epoch = convo->committed.epoch;
+    if (event.did_count > 0)
+        convo_stream_tell(convo, ctx, &event);
 }
 
 void convo_stream_tell_members(
     struct convo *convo, struct tr_context *ctx, const struct convo_op *op, bool is_leave)
 {
     const struct act_members *members = op->act->members;
-    struct change change = { .action = SPAN("joined"), .actor = op->act->claims->issuer };
+    struct delivery_event event = { .action = SPAN("joined"), .actor = op->act->claims->issuer };
     struct span *dids = NULL;
 
     tr_assert(members != NULL);
@@ -486,23 +473,22 @@ void convo_stream_tell_members(
         const struct member *member = roster_find(&convo->roster, members->adds[i].did);
 
         if (member != NULL && member->is_in && member->join_seq == op->seq &&
-            !is_listed(dids, change.count, members->adds[i].did))
-            dids[change.count++] = members->adds[i].did;
+            !is_listed(dids, event.did_count, members->adds[i].did))
+            dids[event.did_count++] = members->adds[i].did;
     }
-    change.dids = dids;
-    tell_members(convo, ctx, &change);
+    event.dids = dids;
+    tell_members(convo, ctx, event);
     base_free(dids);
-    change.action = is_leave ? SPAN("left") : SPAN("removed");
-    change.dids = members->removes;
-    change.count = members->remove_count;
-    tell_members(convo, ctx, &change);
+    event.action = is_leave ? SPAN("left") : SPAN("removed");
+    event.dids = members->removes;
+    event.did_count = members->remove_count;
+    tell_members(convo, ctx, event);
 }
 
 void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx)
 {
     convo_stream_tell(convo, ctx,
-        &(struct delivery_event){
-            .convo = convo_span(convo), .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
+        &(struct delivery_event){ .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
 }
 
 /* Tells the difference between a member before and after a reload. */
@@ -510,7 +496,7 @@ static void tell_difference(struct convo *convo, struct tr_context *ctx, const s
     const struct member *member)
 {
     const struct span did = member_did(member);
-    struct change change = { .dids = &did, .count = 1 };
+    struct delivery_event event = { .dids = &did, .did_count = 1 };
     bool was_in = old != NULL && old->is_in;
 
     if (member->is_in && was_in && member->join_seq == old->join_seq) {
@@ -518,11 +504,11 @@ static void tell_difference(struct convo *convo, struct tr_context *ctx, const s
             convo_stream_tell_read(convo, ctx, did, member->read_seq);
         return;
     }
-    change.action = member->is_in         ? SPAN("joined")
-                    : member->was_removed ? SPAN("removed")
-                                          : SPAN("left");
+    event.action = member->is_in         ? SPAN("joined")
+                   : member->was_removed ? SPAN("removed")
+                                         : SPAN("left");
     if (member->is_in || was_in)
-        tell_members(convo, ctx, &change);
+        tell_members(convo, ctx, event);
 }
 
 void convo_stream_changed(

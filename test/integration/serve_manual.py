@@ -34,7 +34,7 @@ def metrics_of_the_source():
         names |= set(re.findall(r'"((?:troupe|process)_[a-z0-9_]+)"', text))
         names |= set(re.findall(r'\.name = "([a-z0-9_]+)",\s*\.(?:labels|help|kind)\b', text))
         names |= set(re.findall(r'\{\s*"([a-z0-9_]+)",\s*(?:NULL|"(?:[^"\\]|\\.)*"),\s*"[^;{}]*?METRIC_', text))
-        names |= set(re.findall(r'\b(?:X|TIME)\(\w+, (?:(?:COUNTER|GAUGE), )?"([a-z0-9_]+)",', text))
+        names |= set(re.findall(r'\b(?:X|TIME)\(\w+, (?:(?:COUNTER|DIRECT|GAUGE), )?"([a-z0-9_]+)",', text))
     return names
 
 

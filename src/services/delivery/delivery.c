@@ -14,8 +14,7 @@
 #include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
 
-/* Waits for the actor to end: it reads *delivery. */
-static void end_actor(tr_sender *sender)
+void delivery_end_actor(tr_sender *sender)
 {
     if (sender->box == NULL)
         return;
@@ -32,8 +31,8 @@ static bool stop_actors(struct delivery *delivery)
     push_stop(delivery);
     if (delivery->convos != NULL)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
-    end_actor(&delivery->retention);
-    end_actor(&delivery->cleanup);
+    delivery_end_actor(&delivery->retention);
+    delivery_end_actor(&delivery->cleanup);
     if (delivery->convos == NULL)
         push_free(delivery);
     return is_over && delivery->convos == NULL;

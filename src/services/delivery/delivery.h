@@ -53,6 +53,8 @@ extern const struct service delivery_service; /* routes.c */
 int delivery_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state);
 void delivery_stop(void *state);
+/* Stops an actor and waits for its end, because it reads *delivery. Nulls the sender. */
+void delivery_end_actor(tr_sender *sender);
 bool delivery_is_ready(void *state, char *why, size_t why_size);
 
 static inline int64_t delivery_now_ms(const struct delivery *delivery)

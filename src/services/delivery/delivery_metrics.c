@@ -6,11 +6,11 @@
 #include "services/delivery/convo/act.h"
 #include "support/metric.h"
 
-static struct metric counts[DELIVERY_METRICS] = {
-#define COUNT(name, kind, ...) [DELIVERY_METRIC_##name] = METRIC(kind, __VA_ARGS__),
-    DELIVERY_METRIC_LIST(COUNT)
-#undef COUNT
-};
+#define ROW_COUNTER(name, help) METRIC(COUNTER, name, NULL, help)
+#define ROW_DIRECT(name, help) METRIC(COUNTER, name, "path=\"direct\"", help)
+#define ROW_GAUGE(name, help) METRIC(GAUGE, name, NULL, help)
+#define ROW(metric, kind, name, help) [DELIVERY_METRIC_##metric] = ROW_##kind(name, help),
+static struct metric counts[DELIVERY_METRICS] = { DELIVERY_METRIC_LIST(ROW) };
 
 static struct metric_histogram histograms[DELIVERY_TIMERS];
 #define TIME(timer, name_, help_)                                                                  \

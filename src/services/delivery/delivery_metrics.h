@@ -9,61 +9,58 @@
 
 struct act;
 
-/* X(name, kind, name in Prometheus, labels, help). The metric of the direct path (direct.h) follows
- * the actor's. */
+/* X(name, kind, name in Prometheus, help). A counter of the direct path (direct.h) follows the
+ * actor's; the kind DIRECT is a counter with the label path="direct". */
 #define DELIVERY_METRIC_LIST(X)                                                                    \
-    X(MESSAGES_SENT, COUNTER, "mls_messages_sent_total", NULL, "Messages accepted.")               \
-    X(GROUPS_CREATED, COUNTER, "mls_groups_created_total", NULL, "Conversations created.")         \
-    X(EPOCH_CONFLICTS, COUNTER, "epoch_conflicts_total", NULL,                                     \
+    X(MESSAGES_SENT, COUNTER, "mls_messages_sent_total", "Messages accepted.")                     \
+    X(GROUPS_CREATED, COUNTER, "mls_groups_created_total", "Conversations created.")               \
+    X(EPOCH_CONFLICTS, COUNTER, "epoch_conflicts_total",                                           \
         "Commits, messages and proposals of a past epoch.")                                        \
-    X(IDEMPOTENCY_HITS, COUNTER, "idempotency_cache_hits_total", NULL,                             \
+    X(IDEMPOTENCY_HITS, COUNTER, "idempotency_cache_hits_total",                                   \
         "Repeated requests that got the first answer.")                                            \
-    X(IDEMPOTENCY_MISSES, COUNTER, "idempotency_cache_misses_total", NULL,                         \
+    X(IDEMPOTENCY_MISSES, COUNTER, "idempotency_cache_misses_total",                               \
         "Requests with an id that was not stored before.")                                         \
-    X(IDEMPOTENCY_SKIPPED, COUNTER, "idempotency_cache_skipped_total", NULL,                       \
+    X(IDEMPOTENCY_SKIPPED, COUNTER, "idempotency_cache_skipped_total",                             \
         "Stored requests without an id.")                                                          \
-    X(IDEMPOTENCY_STORES, COUNTER, "idempotency_cache_stores_total", NULL,                         \
+    X(IDEMPOTENCY_STORES, COUNTER, "idempotency_cache_stores_total",                               \
         "Stored requests with an id.")                                                             \
-    X(FANOUTS, COUNTER, "fanout_operations_total", NULL,                                           \
+    X(FANOUTS, COUNTER, "fanout_operations_total",                                                 \
         "Events sent to subscribers of a conversation.")                                           \
-    X(STREAMS, GAUGE, "active_sse_connections", NULL, "Open event streams, WebSockets included.")  \
-    X(SPAWNS, COUNTER, "actor_spawns_total", NULL, "Conversation actors started.")                 \
-    X(STOPS, COUNTER, "actor_stops_total", NULL, "Conversation actors stopped.")                   \
-    X(RESTARTS, COUNTER, "actor_restarts_total", NULL, "Conversation actors restarted.")           \
-    X(BOX_FULL, COUNTER, "actor_mailbox_full_events_total", NULL,                                  \
+    X(STREAMS, GAUGE, "active_sse_connections", "Open event streams, WebSockets included.")        \
+    X(SPAWNS, COUNTER, "actor_spawns_total", "Conversation actors started.")                       \
+    X(STOPS, COUNTER, "actor_stops_total", "Conversation actors stopped.")                         \
+    X(RESTARTS, COUNTER, "actor_restarts_total", "Conversation actors restarted.")                 \
+    X(BOX_FULL, COUNTER, "actor_mailbox_full_events_total",                                        \
         "Requests that found the mailbox of their conversation full.")                             \
-    X(DROPS, COUNTER, "actor_message_drops_total", NULL,                                           \
-        "Requests that no conversation actor handled.")                                            \
-    X(PACKAGES_LOW, COUNTER, "troupe_delivery_packages_low_total", NULL,                           \
+    X(DROPS, COUNTER, "actor_message_drops_total", "Requests that no conversation actor handled.") \
+    X(PACKAGES_LOW, COUNTER, "troupe_delivery_packages_low_total",                                 \
         "Claims that left their owner with few key packages.")                                     \
-    X(TIDIED, COUNTER, "troupe_delivery_rows_tidied_total", NULL,                                  \
+    X(TIDIED, COUNTER, "troupe_delivery_rows_tidied_total",                                        \
         "Expired rows deleted from other tables than the log.")                                    \
-    X(POLLS, COUNTER, "troupe_delivery_polls_total", NULL,                                         \
+    X(POLLS, COUNTER, "troupe_delivery_polls_total",                                               \
         "getMessages with nothing new, answered without the database.")                            \
-    X(CONFLICTS, COUNTER, "troupe_delivery_epoch_conflicts_total", NULL,                           \
+    X(CONFLICTS, COUNTER, "troupe_delivery_epoch_conflicts_total",                                 \
         "Commits that lost their epoch.")                                                          \
-    X(CONFLICTS_DIRECT, COUNTER, "troupe_delivery_epoch_conflicts_total", "path=\"direct\"",       \
+    X(CONFLICTS_DIRECT, DIRECT, "troupe_delivery_epoch_conflicts_total",                           \
         "Commits that lost their epoch.")                                                          \
-    X(COMMITS, COUNTER, "troupe_delivery_commits_total", NULL, "Commits stored.")                  \
-    X(COMMITS_DIRECT, COUNTER, "troupe_delivery_commits_total", "path=\"direct\"",                 \
-        "Commits stored.")                                                                         \
-    X(MESSAGES, COUNTER, "troupe_delivery_messages_total", NULL, "Messages stored.")               \
-    X(MESSAGES_DIRECT, COUNTER, "troupe_delivery_messages_total", "path=\"direct\"",               \
-        "Messages stored.")                                                                        \
-    X(REPLANS, COUNTER, "troupe_delivery_replans_total", NULL,                                     \
+    X(COMMITS, COUNTER, "troupe_delivery_commits_total", "Commits stored.")                        \
+    X(COMMITS_DIRECT, DIRECT, "troupe_delivery_commits_total", "Commits stored.")                  \
+    X(MESSAGES, COUNTER, "troupe_delivery_messages_total", "Messages stored.")                     \
+    X(MESSAGES_DIRECT, DIRECT, "troupe_delivery_messages_total", "Messages stored.")               \
+    X(REPLANS, COUNTER, "troupe_delivery_replans_total",                                           \
         "Acts planned again after another one failed.")                                            \
-    X(REPLANS_DIRECT, COUNTER, "troupe_delivery_direct_retries_total", NULL,                       \
+    X(REPLANS_DIRECT, COUNTER, "troupe_delivery_direct_retries_total",                             \
         "Requests without an actor that were planned again: another one was stored "               \
         "first, or the outcome was unknown.")                                                      \
-    X(LOADS, COUNTER, "troupe_delivery_convos_loaded_total", NULL,                                 \
+    X(LOADS, COUNTER, "troupe_delivery_convos_loaded_total",                                       \
         "Conversations read from the database.")                                                   \
-    X(REQUESTS_DIRECT, COUNTER, "troupe_delivery_direct_requests_total", NULL,                     \
+    X(REQUESTS_DIRECT, COUNTER, "troupe_delivery_direct_requests_total",                           \
         "Requests served without an actor.")                                                       \
-    X(SUBSCRIBERS, GAUGE, "troupe_delivery_subscribers", NULL, "Open event streams.")              \
-    X(EVENTS, COUNTER, "troupe_delivery_events_total", NULL, "Events sent to subscribers.")        \
-    X(TURNS, COUNTER, "troupe_delivery_turns_total", NULL,                                         \
+    X(SUBSCRIBERS, GAUGE, "troupe_delivery_subscribers", "Open event streams.")                    \
+    X(EVENTS, COUNTER, "troupe_delivery_events_total", "Events sent to subscribers.")              \
+    X(TURNS, COUNTER, "troupe_delivery_turns_total",                                               \
         "Turns given to members that lost two commits in a row.")                                  \
-    X(TURNS_UNUSED, COUNTER, "troupe_delivery_turns_unused_total", NULL,                           \
+    X(TURNS_UNUSED, COUNTER, "troupe_delivery_turns_unused_total",                                 \
         "Turns that passed without a commit.")
 
 enum delivery_metric {

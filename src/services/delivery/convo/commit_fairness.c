@@ -19,9 +19,9 @@
 enum { LOSSES = 2, LOSERS_MAX = 64, PENALTY_TURNS = 20 };
 
 struct convo_loser {
-    struct convo_loser *next; /* queued members are in order, the others anywhere between */
+    struct convo_loser *next; /* the newest is first */
     uint32_t losses;
-    bool is_queued;
+    uint64_t ticket; /* the lowest is first in the queue; 0: not queued */
     uint64_t no_turn_until_ns;
     size_t did_size;
     char did[];
@@ -56,36 +56,27 @@ static struct convo_loser *loser_take(struct convo *convo, struct convo_loser **
     return loser;
 }
 
-static void loser_append(struct convo *convo, struct convo_loser *loser)
-{
-    struct convo_loser **link = &convo->losers;
-
-    while (*link != NULL)
-        link = &(*link)->next;
-    tr_assert(convo->loser_count < LOSERS_MAX);
-    loser->next = NULL;
-    *link = loser;
-    convo->loser_count++;
-}
-
+/* Lists an account, in place of the oldest one that is not queued if there are too many. */
 static struct convo_loser *loser_create(struct convo *convo, struct span did)
 {
-    struct convo_loser **link = &convo->losers;
+    struct convo_loser **oldest = NULL;
     struct convo_loser *loser;
 
-    if (convo->loser_count >= LOSERS_MAX) {
-        while (*link != NULL && (*link)->is_queued)
-            link = &(*link)->next;
-        if (*link == NULL)
-            return NULL;
-        base_free(loser_take(convo, link));
-    }
+    for (struct convo_loser **link = &convo->losers; *link != NULL; link = &(*link)->next)
+        if ((*link)->ticket == 0)
+            oldest = link;
+    if (convo->loser_count >= LOSERS_MAX && oldest == NULL)
+        return NULL;
     loser = base_calloc(sizeof *loser + did.size);
     if (loser == NULL)
         return NULL;
+    if (convo->loser_count >= LOSERS_MAX)
+        base_free(loser_take(convo, oldest));
     memcpy(loser->did, did.at, did.size);
     loser->did_size = did.size;
-    loser_append(convo, loser);
+    loser->next = convo->losers;
+    convo->losers = loser;
+    convo->loser_count++;
     return loser;
 }
 
@@ -93,12 +84,13 @@ static struct convo_loser *loser_create(struct convo *convo, struct span did)
  * the timer that ends it. */
 static void turn_start(struct convo *convo, struct tr_context *ctx)
 {
-    struct convo_loser *first = convo->losers;
+    struct convo_loser *first = NULL;
     /* Read before the timer is set: the timer fires once, and not before this time. */
     uint64_t until_ns = tr_now_ns(ctx) + turn_ns(convo);
 
-    while (first != NULL && !first->is_queued)
-        first = first->next;
+    for (struct convo_loser *at = convo->losers; at != NULL; at = at->next)
+        if (at->ticket != 0 && (first == NULL || at->ticket < first->ticket))
+            first = at;
     if (convo->turn != NULL || first == NULL ||
         tr_after(ctx, turn_ns(convo), CONVO_TAG_TURN, &convo->turn_timer) < 0)
         return;
@@ -125,8 +117,7 @@ uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did)
 
 void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct span did)
 {
-    struct convo_loser **link = loser_link(convo, did);
-    struct convo_loser *loser = *link;
+    struct convo_loser *loser = *loser_link(convo, did);
 
     if (convo->delivery->turn_ms == 0)
         return;
@@ -135,11 +126,9 @@ void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct sp
     if (loser == NULL)
         return; /* out of memory, or all LOSERS_MAX entries are queued: no turn */
     loser->losses++;
-    if (loser->losses < LOSSES || loser->is_queued || tr_now_ns(ctx) < loser->no_turn_until_ns)
+    if (loser->losses < LOSSES || loser->ticket != 0 || tr_now_ns(ctx) < loser->no_turn_until_ns)
         return;
-    loser = loser_take(convo, loser_link(convo, did));
-    loser->is_queued = true;
-    loser_append(convo, loser);
+    loser->ticket = ++convo->loser_tickets;
     turn_start(convo, ctx);
 }
 
@@ -166,11 +155,11 @@ bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
 
     if (loser == NULL || now_ns < convo->turn_until_ns)
         return false; /* the turn of this timer has ended already, by a commit */
-    tr_assert(loser->is_queued);
+    tr_assert(loser->ticket != 0);
     delivery_metrics_add(DELIVERY_METRIC_TURNS_UNUSED, 1);
     tr_registry_release(ctx);
     convo->turn = NULL;
-    loser->is_queued = false;
+    loser->ticket = 0;
     loser->losses = 0;
     loser->no_turn_until_ns = now_ns + turn_ns(convo) * PENALTY_TURNS;
     turn_start(convo, ctx);

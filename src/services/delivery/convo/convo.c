@@ -25,7 +25,7 @@
 #include "services/delivery/delivery_metrics.h"
 #include "support/log.h"
 
-static void convo_begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+static convo_step_fn convo_begin;
 
 /* ---- ops ------------------------------------------------------------------------------------ */
 
@@ -87,19 +87,6 @@ static void op_again(struct convo *convo, struct tr_context *ctx, struct convo_o
 
 /* ---- reading the conversation --------------------------------------------------------------- */
 
-static int convo_send_load(struct convo *convo, struct tr_context *ctx)
-{
-    struct sql_unit *unit = convo_load_unit(convo);
-    int rc = sql_read(ctx, &convo->sql, unit,
-        &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD, .hold = true });
-
-    if (rc < 0)
-        sql_unit_destroy(unit);
-    else
-        convo_move(convo, CONVO_LOADING);
-    return rc;
-}
-
 /* Begins an act that has waited, or drops it if its client has given up. Acts that only read always
  * begin: notices and subscriptions are among them, and no client waits for their reply. */
 static void op_begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
@@ -136,76 +123,67 @@ static void convo_give_up(struct convo *convo, struct tr_context *ctx)
         convo_fail(convo, ctx, op, "Unavailable", "The database does not answer; try again.");
     }
     convo->exclusive_pending = false;
-    convo_stream_unreadable(convo, ctx);
-}
-
-/* Takes out the roster and policy that subscribers were told, to compare them with the loaded
- * ones. */
-static struct convo_before convo_take_before(struct convo *convo)
-{
-    struct convo_before before = { .policy = convo->policy };
-
-    if (convo->subscribers != NULL) {
-        before.roster = convo->roster;
-        convo->roster = (struct roster){ 0 };
-    }
-    return before;
-}
-
-static void convo_load_failed(struct convo *convo, struct tr_context *ctx,
-    const struct sql_unit *unit, struct convo_before *before)
-{
-    LOG(LOG_WARN, "delivery", "a conversation could not be read",
-        LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
-    convo_move(convo, CONVO_UNLOADED);
-    if (convo->subscribers != NULL) {
-        roster_free(&convo->roster);
-        convo->roster = before->roster;
-    }
-    convo_give_up(convo, ctx);
-}
-
-static void convo_load_done(
-    struct convo *convo, struct tr_context *ctx, struct convo_before *before)
-{
-    convo_stream_changed(convo, ctx, before);
-    roster_free(&before->roster);
-    convo->kept.from = 0; /* unknown: the next poll reads it, after the units of earlier actors */
-    convo_move(convo, CONVO_LIVE);
-    convo_stream_behind(convo, ctx);
-    convo_begin_waiting(convo, ctx);
+    convo_stream_end(convo, ctx);
 }
 
 /* Loads the conversation if memory may be wrong, no unit is in flight and an act or a subscriber
  * needs it. */
 static void convo_recover(struct convo *convo, struct tr_context *ctx)
 {
+    struct sql_unit *unit;
+
     if ((convo->state != CONVO_POISONED && convo->state != CONVO_UNLOADED) ||
         convo->flying.first != NULL)
         return;
-    if (convo->waiting.first != NULL || convo->subscribers != NULL) {
-        if (convo_send_load(convo, ctx) < 0)
-            convo_give_up(convo, ctx);
-    } else if (convo->state == CONVO_POISONED) {
-        convo_move(convo, CONVO_UNLOADED); /* the next act loads it */
+    if (convo->waiting.first == NULL && convo->subscribers == NULL) {
+        if (convo->state == CONVO_POISONED)
+            convo_move(convo, CONVO_UNLOADED); /* the next act loads it */
+        return;
+    }
+    unit = convo_load_unit(convo);
+    if (sql_read(ctx, &convo->sql, unit,
+            &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD, .hold = true }) == 0) {
+        convo_move(convo, CONVO_LOADING);
+    } else {
+        sql_unit_destroy(unit);
+        convo_give_up(convo, ctx);
     }
 }
 
 static void on_loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
 {
-    struct convo_before before = convo_take_before(convo);
+    struct convo_before before = { convo->roster, convo->policy }; /* as subscribers know them */
     bool is_stale = convo->state == CONVO_LOADING_STALE;
 
+    convo->roster = (struct roster){ 0 };
     delivery_metrics_add(DELIVERY_METRIC_LOADS, 1);
-    if (sql_unit_status(unit) != 0 || convo_load(convo, unit) < 0)
-        convo_load_failed(convo, ctx, unit, &before);
-    else
-        convo_load_done(convo, ctx, &before);
+    if (sql_unit_status(unit) != 0 || convo_load(convo, unit) < 0) {
+        LOG(LOG_WARN, "delivery", "a conversation could not be read",
+            LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
+        roster_free(&convo->roster);
+        convo->roster = before.roster;
+        convo_move(convo, CONVO_UNLOADED);
+        convo_give_up(convo, ctx);
+        return;
+    }
+    convo_stream_changed(convo, ctx, &before);
+    roster_free(&before.roster);
+    convo->kept.from = 0; /* unknown: the next poll reads it, after the units of earlier actors */
+    convo_move(convo, CONVO_LIVE);
+    convo_stream_behind(convo, ctx);
+    convo_begin_waiting(convo, ctx);
     if (is_stale)
         convo_poison(convo);
 }
 
 /* ---- units that are back -------------------------------------------------------------------- */
+
+static void op_tell(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    tr_assert(op->state == OP_HELD);
+    if (op->act->type->tell != NULL)
+        op->act->type->tell(convo, ctx, op);
+}
 
 /* Runs after a stored act was applied, before its answer. */
 static void op_stored(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
@@ -215,7 +193,7 @@ static void op_stored(struct convo *convo, struct tr_context *ctx, struct convo_
     /* If the conversation is poisoned, an earlier unit with an unknown outcome may have removed a
      * subscriber. Then subscribers get this act from the log, after the reload. */
     if (convo->state == CONVO_LIVE || !act_has(op->act, ACT_LOGS))
-        convo_stream_act(convo, ctx, op);
+        op_tell(convo, ctx, op);
 }
 
 static void settle_op(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
@@ -313,7 +291,7 @@ static void convo_follow_plan(
         convo_look_up(convo, ctx, op, OP_LOOKUP);
         break;
     case CONVO_TELL:
-        convo_stream_act(convo, ctx, op);
+        op_tell(convo, ctx, op);
         convo_answer(convo, ctx, op);
         break;
     }
@@ -473,7 +451,7 @@ void convo_fini(struct convo *convo)
     ops_destroy(convo, convo->flying.first);
     ops_destroy(convo, convo->waiting.first);
     ops_destroy(convo, convo->looking);
-    convo_stream_end(convo);
+    convo_stream_end(convo, NULL);
     commit_fairness_end(convo);
     buffer_free(&convo->revoked);
     roster_free(&convo->roster);

@@ -148,6 +148,7 @@ struct convo {
     struct convo_loser *losers; /* commit_fairness.c */
     struct convo_loser *turn;   /* the account that has the turn */
     uint32_t loser_count;
+    uint64_t loser_tickets; /* given so far */
     uint64_t turn_until_ns;
     uint64_t turn_timer;
 
@@ -190,8 +191,6 @@ static inline struct member *convo_caller(const struct convo *convo, const struc
 
 /* Plans an act; CONVO_GO moves `planned` to op->after. */
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op);
-/* Plans the members that a stored act will add and remove. */
-void convo_plan_members(struct convo *convo, const struct act *act);
 bool convo_is_in_flight(const struct convo *convo, const struct act_type *type);
 /* A member was heard in the epoch: it is no longer provisional. */
 void convo_plan_heard(struct convo_op *op, uint64_t epoch);
@@ -216,12 +215,15 @@ enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op); /* ac
 enum convo_plan convo_refuse_size(struct act *act, uint32_t members_max);
 enum convo_plan convo_refuse_existing(struct act *act);
 enum convo_plan convo_refuse_non_admin(struct act *act);
-enum convo_plan convo_refuse_group_id(struct act *act);
-enum convo_plan convo_refuse_invite(struct act *act);
+/* Refuses an act whose unit failed, if another try cannot help. False: look up (DUPLICATE), or read
+ * and plan again (RACE, UNKNOWN). */
+bool convo_refuse(struct act *act, enum convo_failure failure);
 /* Sets op->failure from a unit that is back. */
 void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
 /* Pushes to members without an open stream, if the act calls for it. */
 void convo_push(const struct convo *convo, const struct act *act);
+/* Plans the members that a stored act will add and remove. */
+void convo_plan_members(struct convo *convo, const struct act *act);
 /* Parts of apply. */
 void convo_apply_point(struct convo *convo, const struct convo_op *op);
 void convo_apply_texts(struct convo *convo, const struct convo_texts *texts);
@@ -232,38 +234,30 @@ bool convo_must_ask(const struct convo_op *op);
 
 /* Steps of both drivers. Each takes an op that its driver holds, and gives it to the driver, to the
  * list `looking` or to its client. */
+typedef void convo_step_fn(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 struct convo_driver {
     bool is_direct;
-    /* Plan the act: no earlier try of it was stored. */
-    void (*begin)(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
-    /* Plan the act again, on newer memory. */
-    void (*again)(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
-    /* Tell others of a stored act. NULL: nothing. */
-    void (*stored)(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
-    /* Free the op. */
-    void (*done)(struct convo *convo, struct convo_op *op);
+    convo_step_fn *begin;  /* plan the act: no earlier try of it was stored */
+    convo_step_fn *again;  /* plan the act again, on newer memory */
+    convo_step_fn *stored; /* tell others of a stored act; NULL: nobody */
+    void (*done)(struct convo *convo, struct convo_op *op); /* free the op */
 };
-/* Sends the answer. */
-void convo_answer(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+convo_step_fn convo_answer;   /* sends the answer */
+convo_step_fn convo_again;    /* forgets the outcome and plans the act again */
+convo_step_fn convo_conclude; /* answers a planned act, or looks it up: it may be a repeat */
+convo_step_fn convo_settle;   /* the unit is back: answers the act, looks it up or plans it again */
 /* Answers 503. */
 void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op, const char *label,
     const char *text);
 /* Answers 503 and destroys the unit, which the database did not accept. */
 void convo_fail_busy(
     struct convo *convo, struct tr_context *ctx, struct convo_op *op, struct sql_unit *unit);
-/* Forgets the outcome and plans the act again. */
-void convo_again(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 /* Reads from the database: the act's answer (OP_LOOKUP), or whether an earlier try consumed the
  * act's token and is therefore stored (OP_ASKING). */
 void convo_look_up(
     struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state);
 void convo_lookup_back(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
-/* Answers an act that its plan has answered. Looks it up if it may be a repeat. */
-void convo_conclude(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
-/* Answers an act whose unit is back, looks it up, or plans it again. */
-void convo_settle(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
-
 /* ---- convo_load_store.c --------------------------------------------------------------------- */
 
 struct sql_unit *convo_load_unit(const struct convo *convo);
@@ -275,10 +269,14 @@ int convo_load(struct convo *convo, const struct sql_unit *unit);
 
 /* ---- convo_store.c -------------------------------------------------------------------------- */
 
+/* Appends the steps of an act, or of its lookup. */
+typedef void convo_store_fn(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+
 uint64_t convo_key(const struct convo *convo); /* of its units */
 /* The steps of a planned act: as a unit of its own, or appended to one. */
 struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op *op);
-void convo_store_act(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+convo_store_fn convo_store_act;
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 
 /* A step whose $1 is the conversation's id, alone or with more values. */
@@ -298,29 +296,18 @@ void convo_store_members(const struct convo *convo, const struct convo_op *op,
 /* Fails the unit without an invite that is good for the caller. */
 void convo_store_invite(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     const struct act_invite *invite, bool is_spent);
-void convo_store_is_admin(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 void convo_store_group_info(
     const struct convo *convo, struct sql_unit *unit, struct span bytes, uint64_t epoch);
-void convo_store_create(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_read_to(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_mark_unread(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_role(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_policy(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+convo_store_fn convo_store_is_admin, convo_store_create, convo_store_read_to,
+    convo_store_mark_unread, convo_store_role, convo_store_policy;
 
 /* ---- log_store.c, log_lookup.c -------------------------------------------------------------- */
 
 enum lookup_step { LOOKUP_COMMITS, LOOKUP_OP, LOOKUP_POINT, LOOKUP_SAME };
 /* The unit that looks up an act's answer, or its token (OP_ASKING). */
 struct sql_unit *convo_lookup_unit(const struct convo *convo, const struct convo_op *op);
-void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+convo_store_fn log_lookup, creation_lookup, context_lookup;
 bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
-void creation_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void context_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 void lookup_kept(const struct convo *convo, struct sql_unit *unit); /* kept_from, seq */
 /* Answers the failure of a lookup. False: it did not fail. */
 bool lookup_failed(struct act *act, const struct sql_unit *unit);
@@ -359,13 +346,8 @@ void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op);
 /* The row of the log, and the event, that tell of a revocation or reset. */
 struct delivery_event recovery_notice(const struct convo *convo, const struct convo_op *op);
 void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
-void recovery_store_confirm(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+convo_store_fn recovery_store_confirm, recovery_store_report, recovery_store_reset;
 void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);
-void recovery_store_report(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void recovery_store_reset(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 /* Why a unit failed at this statement; CONVO_RACE for statements of other files. */
 enum convo_failure recovery_failure_at(const struct sql_statement *failed);
 
@@ -385,8 +367,6 @@ void convo_write_state(const struct convo *convo, struct buffer *out);
 
 /* ---- convo_stream.c: subscribers ------------------------------------------------------------ */
 
-/* Runs the act's tell. */
-void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
 /* Tells all subscribers of an event. */
 void convo_stream_tell(
     struct convo *convo, struct tr_context *ctx, const struct delivery_event *event);
@@ -428,9 +408,9 @@ void convo_stream_answer_listening(const struct convo *convo, struct listening_a
 void convo_stream_gone(struct convo *convo, uint64_t stream_number);
 /* Frees subscribers whose streams have ended. */
 void convo_stream_sweep(struct convo *convo, struct tr_context *ctx);
-/* The log cannot be read: all streams end as busy, and clients resume with their cursor. */
-void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx);
-void convo_stream_end(struct convo *convo);
+/* Ends all streams; clients resume with their cursor. `ctx` NULL: the actor ends. Else the database
+ * does not answer. */
+void convo_stream_end(struct convo *convo, struct tr_context *ctx);
 
 /* ---- convo_slot.c: the actor's own state ---------------------------------------------------- */
 

@@ -67,16 +67,37 @@ enum convo_plan convo_refuse_non_admin(struct act *act)
     return act_refuse(act, 403, "NotAdmin", "Only an admin of this conversation may do this.");
 }
 
-enum convo_plan convo_refuse_group_id(struct act *act)
+bool convo_refuse(struct act *act, enum convo_failure failure)
 {
-    return act_refuse(act, 409, "GroupIdInUse",
-        "newGroupId names this group or an earlier one; choose another id.");
-}
+    static const struct {
+        unsigned status;
+        const char *label;
+        const char *text;
+    } refusals[] = {
+        [CONVO_REPLAY] = { 401, "TokenReplayed", "This token was used before; make a new one." },
+        [CONVO_PACKAGE] = { 409, "KeyPackageNotFound",
+            "A key package of the Welcome is unknown, used or belongs to another account." },
+        [CONVO_INVITE] = { 403, "InvalidInvite",
+            "The invite is unknown, used up, expired, revoked or for another account." },
+        [CONVO_BLOCKED] = { 403, "BlockedByMember",
+            "An added account and a member have blocked each other." },
+        [CONVO_NO_CONSENT] = { 403, "NotOptedIn", "An added account has not opted in." },
+        [CONVO_CONFIRMED] = { 409, "EpochConfirmed",
+            "A member joined by the reported commit; it cannot be revoked." },
+        [CONVO_FORMER] = { 409, "GroupIdInUse",
+            "newGroupId names this group or an earlier one; choose another id." },
+        [CONVO_REFUSED] = { 503, "Unavailable", "The request was not stored; try again." },
+    };
+    const char *label;
 
-enum convo_plan convo_refuse_invite(struct act *act)
-{
-    return act_refuse(act, 403, "InvalidInvite",
-        "The invite is unknown, used up, expired, revoked or for another account.");
+    tr_assert(failure <= CONVO_REFUSED);
+    label = refusals[failure].label;
+    if (label == NULL)
+        return false;
+    if (failure == CONVO_BLOCKED && act_has(act, ACT_CREATES))
+        label = "MutualBlockDetected";
+    act_fail(act, refusals[failure].status, label, refusals[failure].text);
+    return true;
 }
 
 /* ---- a unit is back ------------------------------------------------------------------------- */
@@ -96,40 +117,6 @@ void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
     }
     if (op->failure == CONVO_STORED && op->act->type->stored != NULL)
         op->act->type->stored(op, unit);
-}
-
-/* Refuses the act if another try cannot help. False: look up (DUPLICATE), or read and plan again
- * (RACE, UNKNOWN). */
-static bool refuse_failed(const struct convo_op *op)
-{
-    static const struct {
-        unsigned status;
-        const char *label;
-        const char *text;
-    } refusals[] = {
-        [CONVO_REPLAY] = { 401, "TokenReplayed", "This token was used before; make a new one." },
-        [CONVO_PACKAGE] = { 409, "KeyPackageNotFound",
-            "A key package of the Welcome is unknown, used or belongs to another account." },
-        [CONVO_CONFIRMED] = { 409, "EpochConfirmed",
-            "A member joined by the reported commit; it cannot be revoked." },
-        [CONVO_BLOCKED] = { 403, "BlockedByMember",
-            "An added account and a member have blocked each other." },
-        [CONVO_NO_CONSENT] = { 403, "NotOptedIn", "An added account has not opted in." },
-        [CONVO_REFUSED] = { 503, "Unavailable", "The request was not stored; try again." },
-    };
-    const char *label;
-
-    if (op->failure == CONVO_INVITE)
-        return convo_refuse_invite(op->act) == CONVO_ANSWERED;
-    if (op->failure == CONVO_FORMER)
-        return convo_refuse_group_id(op->act) == CONVO_ANSWERED;
-    label = op->failure > CONVO_REFUSED ? NULL : refusals[op->failure].label;
-    if (label == NULL)
-        return false;
-    if (op->failure == CONVO_BLOCKED && act_has(op->act, ACT_CREATES))
-        label = "MutualBlockDetected";
-    act_fail(op->act, refusals[op->failure].status, label, refusals[op->failure].text);
-    return true;
 }
 
 /* ---- the change in memory ------------------------------------------------------------------- */
@@ -154,45 +141,61 @@ void convo_apply_texts(struct convo *convo, const struct convo_texts *texts)
         convo_poison(convo); /* out of memory: read it again */
 }
 
-static bool apply_addition(
-    struct convo *convo, const struct convo_op *op, struct span did, bool is_creator)
+/* The accounts that an act adds: the listed ones, then the creator of a conversation. */
+static uint32_t added_count(const struct act *act)
 {
-    struct member *member = roster_get(&convo->roster, did);
+    return act->members->add_count + (act_has(act, ACT_CREATES) ? 1 : 0);
+}
 
-    if (member == NULL)
-        return false;
-    if (!member->is_in) {
-        member->join_seq = member->read_seq = op->seq;
-        member->joined_ms = op->now_ms;
-        member->roles = is_creator ? MEMBER_ADMIN : 0;
-        member->was_removed = false;
+static struct span added_did(const struct act *act, uint32_t i)
+{
+    return i < act->members->add_count ? act->members->adds[i].did : act->claims->issuer;
+}
+
+void convo_plan_members(struct convo *convo, const struct act *act)
+{
+    struct member *member;
+
+    if (act->members == NULL)
+        return;
+    for (uint32_t i = 0; i < added_count(act); i++) {
+        member = roster_get(&convo->roster, added_did(act, i));
+        if (member != NULL)
+            roster_plan(&convo->roster, member, true);
     }
-    roster_apply(&convo->roster, member, true);
-    return true;
+    for (uint32_t i = 0; i < act->members->remove_count; i++) {
+        member = roster_find(&convo->roster, act->members->removes[i]);
+        if (member != NULL)
+            roster_plan(&convo->roster, member, false);
+    }
 }
 
 void convo_apply_members(struct convo *convo, const struct convo_op *op)
 {
-    const struct act_members *members = op->act->members;
-    struct span caller = op->act->claims->issuer;
-    bool is_done = true;
+    const struct act *act = op->act;
+    struct member *member;
 
-    tr_assert(members != NULL);
-    for (uint32_t i = 0; is_done && i < members->add_count; i++)
-        is_done = apply_addition(convo, op, members->adds[i].did, false);
-    if (is_done && act_has(op->act, ACT_CREATES))
-        is_done = apply_addition(convo, op, caller, true);
-    if (!is_done) {
-        convo_poison(convo); /* out of memory: read it again */
-        return;
+    tr_assert(act->members != NULL);
+    for (uint32_t i = 0; i < added_count(act); i++) {
+        member = roster_get(&convo->roster, added_did(act, i));
+        if (member == NULL) {
+            convo_poison(convo); /* out of memory: read it again */
+            return;
+        }
+        if (!member->is_in) {
+            member->join_seq = member->read_seq = op->seq;
+            member->joined_ms = op->now_ms;
+            member->roles = i == act->members->add_count ? MEMBER_ADMIN : 0;
+            member->was_removed = false;
+        }
+        roster_apply(&convo->roster, member, true);
     }
-    for (uint32_t i = 0; i < members->remove_count; i++) {
-        struct member *member = roster_find(&convo->roster, members->removes[i]);
-
+    for (uint32_t i = 0; i < act->members->remove_count; i++) {
+        member = roster_find(&convo->roster, act->members->removes[i]);
         if (member == NULL)
             continue;
         member->left_ms = op->now_ms;
-        member->was_removed = !span_equal(members->removes[i], caller);
+        member->was_removed = !span_equal(member_did(member), act->claims->issuer);
         roster_apply(&convo->roster, member, false);
     }
 }
@@ -357,7 +360,7 @@ void convo_settle(struct convo *convo, struct tr_context *ctx, struct convo_op *
 {
     if (op->failure == CONVO_STORED)
         convo_succeed(convo, ctx, op);
-    else if (refuse_failed(op))
+    else if (convo_refuse(op->act, op->failure))
         convo_answer(convo, ctx, op);
     else if (op->failure == CONVO_DUPLICATE)
         convo_look_up(convo, ctx, op, OP_LOOKUP);

@@ -2,9 +2,8 @@
 /* convo_plan.c: parts of plans that several acts share. A plan decides and stores nothing. The epoch
  * inside a commit decides: one commit wins an epoch. A conversation is `mls` or `numbered`, fixed
  * by the first act that moves its epoch; in a numbered one the server counts the epochs. */
-#include <string.h>
-
 #include "base/assert.h"
+#include "crypto/encoding.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/receipt.h"
 #include "services/delivery/mls/commit_roster.h"
@@ -24,30 +23,6 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
     if (plan == CONVO_GO)
         convo->planned = op->after;
     return plan;
-}
-
-void convo_plan_members(struct convo *convo, const struct act *act)
-{
-    const struct act_members *members = act->members;
-    struct member *member;
-
-    if (members == NULL)
-        return;
-    for (uint32_t i = 0; i < members->add_count; i++) {
-        member = roster_get(&convo->roster, members->adds[i].did);
-        if (member != NULL)
-            roster_plan(&convo->roster, member, true);
-    }
-    if (act_has(act, ACT_CREATES)) {
-        member = roster_get(&convo->roster, act->claims->issuer);
-        if (member != NULL)
-            roster_plan(&convo->roster, member, true);
-    }
-    for (uint32_t i = 0; i < members->remove_count; i++) {
-        member = roster_find(&convo->roster, members->removes[i]);
-        if (member != NULL)
-            roster_plan(&convo->roster, member, false);
-    }
 }
 
 bool convo_is_in_flight(const struct convo *convo, const struct act_type *type)
@@ -72,26 +47,13 @@ void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const vo
 
 /* ---- the group's id, as text or as hex ------------------------------------------------------ */
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 static bool is_hex_of(struct span name, struct span id)
 {
-    if (name.size != id.size * 2)
-        return false;
-    for (size_t i = 0; i < id.size; i++) {
-        int high = hex_digit(name.at[2 * i]), low = hex_digit(name.at[2 * i + 1]);
+    char bytes[ACT_CONVO_SIZE_MAX];
+    size_t size;
 
-        if (high < 0 || low < 0 || (unsigned char)id.at[i] != (high << 4 | low))
-            return false;
-    }
-    return true;
+    return crypto_hex_decode(name, bytes, sizeof bytes, &size) == 0 &&
+           span_equal((struct span){ bytes, size }, id);
 }
 
 struct span convo_group_name(const struct convo *convo)

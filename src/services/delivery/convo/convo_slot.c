@@ -72,13 +72,12 @@ static void pack_u32(struct packer *packer, uint32_t *number)
     *number = (uint32_t)wide;
 }
 
-/* Numbers near zero are short, of either sign. */
 static void pack_signed(struct packer *packer, int64_t *number)
 {
-    uint64_t packed = (uint64_t)*number << 1 ^ (*number < 0 ? UINT64_MAX : 0);
+    uint64_t packed = (uint64_t)*number;
 
     pack_number(packer, &packed);
-    *number = (int64_t)(packed >> 1 ^ ((packed & 1) != 0 ? UINT64_MAX : 0));
+    *number = (int64_t)packed;
 }
 
 /* Packs span->size bytes; reading borrows them. */

@@ -94,14 +94,21 @@ static const struct ending removed = { "removed", 1000 };
 static const struct ending restarting = { "restarting", 1012 };
 static const struct ending busy = { "busy", 1013 };
 
+/* Takes over the last frame. */
+static void end_with(
+    struct convo_subscriber *subscriber, struct http_frame *last, uint16_t close_code)
+{
+    http_stream_end(subscriber->stream, last, close_code);
+    subscriber->state = SUBSCRIBER_GONE;
+}
+
 static void end_subscriber(
     struct convo *convo, struct convo_subscriber *subscriber, struct ending ending)
 {
-    http_stream_end(subscriber->stream,
+    end_with(subscriber,
         delivery_info_frame(
             convo_span(convo), ending.info, subscriber->seq, subscriber->is_websocket),
         ending.code);
-    subscriber->state = SUBSCRIBER_GONE;
 }
 
 void convo_stream_gone(struct convo *convo, uint64_t stream_number)
@@ -115,22 +122,12 @@ void convo_stream_gone(struct convo *convo, uint64_t stream_number)
             act_subscribe(op->act)->is_stream_gone = true;
 }
 
-static void end_all(struct convo *convo, struct tr_context *ctx, struct ending ending)
+void convo_stream_end(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->state != SUBSCRIBER_GONE)
-            end_subscriber(convo, at, ending);
+            end_subscriber(convo, at, ctx == NULL ? restarting : busy);
     convo_stream_sweep(convo, ctx);
-}
-
-void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx)
-{
-    end_all(convo, ctx, busy);
-}
-
-void convo_stream_end(struct convo *convo)
-{
-    end_all(convo, NULL, restarting);
 }
 
 /* ---- catching up ---------------------------------------------------------------------------- */
@@ -182,16 +179,6 @@ static bool subscriber_is_ahead(const struct convo *convo,
            subscriber->seq > (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ);
 }
 
-static void end_ahead(
-    const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
-{
-    http_stream_end(subscriber->stream,
-        delivery_ahead_frame(convo_span(convo),
-            (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ), subscriber->is_websocket),
-        1008); /* the client must not resume at this cursor */
-    subscriber->state = SUBSCRIBER_GONE;
-}
-
 /* Ends the stream of a removed member. If the log is ahead of this actor, the commit that removed
  * the member may be revoked: the stream is looked at again after a reload. */
 static void end_removed(
@@ -236,7 +223,10 @@ void convo_stream_caught_up(
         return;
     }
     if (subscriber_is_ahead(convo, subscriber, unit)) {
-        end_ahead(convo, subscriber, unit);
+        end_with(subscriber,
+            delivery_ahead_frame(convo_span(convo),
+                (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ), subscriber->is_websocket),
+            1008); /* the client must not resume at this cursor */
         return;
     }
     send_page(convo, subscriber, unit);
@@ -535,12 +525,4 @@ void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint
     for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
         if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, subscriber_did(at)))
             end_subscriber(convo, at, removed);
-}
-
-void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
-{
-    tr_assert(op->state == OP_HELD);
-    if (op->act->type->tell == NULL)
-        return;
-    op->act->type->tell(convo, ctx, op);
 }

@@ -27,6 +27,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/siphash.h"
 #include "ops/flags.h"
 #include "services/delivery/convo/convo.h"
 
@@ -79,15 +80,6 @@ void direct_register(void)
     flags_register(flags, sizeof flags / sizeof flags[0]);
 }
 
-static uint64_t hash_of(struct span id)
-{
-    uint64_t hash = UINT64_C(14695981039346656037);
-
-    for (size_t i = 0; i < id.size; i++)
-        hash = (hash ^ (unsigned char)id.at[i]) * UINT64_C(1099511628211);
-    return hash ^ hash >> 32;
-}
-
 bool direct_takes(const struct direct *direct, const struct act *act)
 {
     return direct != NULL && !act_has(act, ACT_NEEDS_ACTOR) &&
@@ -96,7 +88,9 @@ bool direct_takes(const struct direct *direct, const struct act *act)
 
 tr_sender direct_worker_of(const struct direct *direct, struct span convo)
 {
-    return direct->workers[hash_of(convo) % DIRECT_WORKERS];
+    const struct base_siphash_key key = { 0, 0 };
+
+    return direct->workers[base_siphash(key, convo.at, convo.size) % DIRECT_WORKERS];
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -471,13 +465,8 @@ bool direct_stop(struct direct **direct)
 
     if (d == NULL)
         return true;
-    for (int i = 0; i < DIRECT_WORKERS; i++) {
-        if (d->workers[i].box == NULL)
-            continue;
-        (void)tr_stop(tr_sender_weaken(d->workers[i]));
-        (void)tr_sender_wait_closed(d->workers[i], 0);
-        tr_sender_drop(&d->workers[i]);
-    }
+    for (int i = 0; i < DIRECT_WORKERS; i++)
+        delivery_end_actor(&d->workers[i]);
     if (atomic_load_explicit(&d->request_count, memory_order_acquire) > 0)
         return false;
     base_free(d);

@@ -12,7 +12,7 @@
 bool lookup_failed(struct act *act, const struct sql_unit *unit)
 {
     if (sql_unit_status(unit) == SQL_EROWS)
-        convo_refuse_invite(act);
+        (void)convo_refuse(act, CONVO_INVITE);
     else if (sql_unit_status(unit) != 0)
         act_fail(act, 503, "Unavailable", "The database did not answer; try again.");
     return sql_unit_status(unit) != 0;

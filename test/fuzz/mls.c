@@ -71,7 +71,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct mls_message message;
     struct mls_key_package package;
     struct mls_group_info info;
-    struct span inner;
 
     tr_assert(copy != NULL);
     if (size > 0)
@@ -86,8 +85,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (mls_group_info_read(bytes, &info) == NULL && info.ratchet_tree.at != NULL)
         walk_tree(bytes, info.ratchet_tree);
-    if (mls_envelope_open(bytes, &inner) == NULL)
-        inside(bytes, inner);
+    if (mls_envelope_read(bytes, &message) == NULL)
+        walk(bytes, &message);
     free(copy);
     return 0;
 }

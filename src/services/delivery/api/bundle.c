@@ -104,11 +104,9 @@ static const char *read_part(
     const struct commit_act *commit, struct span bytes, enum mls_content content, uint64_t epoch)
 {
     struct mls_message part;
-    struct span inner = bytes;
-    const char *why = content == MLS_APPLICATION ? mls_envelope_open(bytes, &inner) : NULL;
+    const char *why = content == MLS_APPLICATION ? mls_envelope_read(bytes, &part)
+                                                 : mls_message_read(bytes, &part);
 
-    if (why == NULL)
-        why = mls_message_read(inner, &part);
     if (why == NULL)
         why = mls_message_check(&part);
     if (why != NULL)

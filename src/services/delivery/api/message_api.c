@@ -20,11 +20,8 @@ static void put_sent(struct json_writer *writer, struct act *act)
 static const char *read_message(struct act_content *message, enum mls_content content)
 {
     struct mls_message *mls = &message->mls;
-    struct span bytes;
-    const char *why = mls_envelope_open(message->bytes, &bytes);
+    const char *why = mls_envelope_read(message->bytes, mls);
 
-    if (why == NULL)
-        why = mls_message_read(bytes, mls);
     if (why == NULL)
         why = mls_message_check(mls);
     if (why != NULL)

@@ -44,14 +44,13 @@ static int read_group_info(struct import_convo *convo)
     struct span bytes = source_bytes(convo->row, CONVO_INFO);
     struct mls_group_info info;
     const struct mls_suite *suite;
-    bool is_checked;
     const char *wrong;
 
     if (bytes.size == 0 || bytes.size > GROUP_INFO_SIZE_MAX)
         return 0;
     wrong = mls_group_info_read(bytes, &info);
     if (wrong == NULL)
-        wrong = mls_group_info_check(&info, &is_checked);
+        wrong = mls_group_info_check(&info);
     if (wrong != NULL) {
         import_finding(convo->run, convo->id, "its group info is left out: %s", wrong);
         return 0;

@@ -168,10 +168,7 @@ static int decide_commit(
 
 static bool read_row(struct span bytes, struct mls_message *ret_message)
 {
-    struct span inside;
-
-    return mls_envelope_open(bytes, &inside) == NULL &&
-           mls_message_read(inside, ret_message) == NULL &&
+    return mls_envelope_read(bytes, ret_message) == NULL &&
            (ret_message->wire == MLS_PUBLIC || ret_message->wire == MLS_PRIVATE) &&
            ret_message->epoch < INT64_MAX - 1;
 }

@@ -267,7 +267,6 @@ static const char *check_group_info(struct commit_check *check)
 {
     struct act *act = check->act;
     struct mls_group_info info;
-    bool is_checked;
     const char *why;
 
     if (act->info == NULL || act->info->bytes.size == 0)
@@ -289,7 +288,7 @@ static const char *check_group_info(struct commit_check *check)
     if (act->content != NULL && act->content->mls.wire == MLS_PUBLIC &&
         !span_equal(info.confirmation_tag, act->content->mls.confirmation_tag))
         return "The group info has another confirmation tag than the commit.";
-    why = mls_group_info_check(&info, &is_checked);
+    why = mls_group_info_check(&info);
     return why != NULL ? why : read_roster(check, &info);
 }
 

@@ -6,6 +6,7 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
+#include <stdio.h>
 
 #include "base/assert.h"
 
@@ -97,19 +98,18 @@ bool mls_verify(const struct mls_suite *suite, struct span key, const char *labe
     struct span content, struct span signature)
 {
     struct buffer signed_content = { 0 };
-    struct buffer full_label = { 0 };
     EVP_PKEY *public = public_key(suite, key);
-    bool is_good = false;
+    char full_label[64];
+    int size = snprintf(full_label, sizeof full_label, "MLS 1.0 %s", label);
+    bool is_good;
 
-    buffer_text(&full_label, "MLS 1.0 ");
-    buffer_text(&full_label, label);
-    mls_put_vector(&signed_content, (struct span){ full_label.bytes, full_label.size });
+    tr_assert(size > 0 && (size_t)size < sizeof full_label);
+    mls_put_vector(&signed_content, span_of(full_label));
     mls_put_vector(&signed_content, content);
-    if (public != NULL && full_label.failed == 0 && signed_content.failed == 0)
-        is_good = verify_bytes(
-            suite, public, (struct span){ signed_content.bytes, signed_content.size }, signature);
+    is_good = public != NULL && signed_content.failed == 0 &&
+              verify_bytes(suite, public,
+                  (struct span){ signed_content.bytes, signed_content.size }, signature);
     EVP_PKEY_free(public);
-    buffer_free(&full_label);
     buffer_free(&signed_content);
     ERR_clear_error(); /* a bad signature is no error of ours */
     return is_good;
@@ -270,14 +270,13 @@ const char *mls_key_package_check(
 
 /* ---- group info ----------------------------------------------------------------------------- */
 
-const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is_checked)
+const char *mls_group_info_check(const struct mls_group_info *info)
 {
     const struct mls_suite *suite = mls_suite_of(info->context.suite);
     uint32_t leaf_count;
     struct mls_leaf signer;
     const char *why;
 
-    *ret_is_checked = false;
     if (suite == NULL)
         return "The cipher suite is unknown to this server.";
     if (info->ratchet_tree.at == NULL)
@@ -289,6 +288,5 @@ const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is
         return "The signer of the group info is not in its tree.";
     if (!mls_verify(suite, signer.signature_key, "GroupInfoTBS", info->to_sign, info->signature))
         return "The signature of the group info is wrong.";
-    *ret_is_checked = true;
     return NULL;
 }

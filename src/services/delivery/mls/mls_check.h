@@ -48,10 +48,9 @@ const char *mls_key_package_check(
 /* Verifies a leaf's signature. A leaf of an update or commit is signed together with its place. */
 bool mls_leaf_verify(const struct mls_suite *suite, const struct mls_leaf *leaf,
     struct span group_id, uint32_t index);
-/* Checks that the tree is whole, the signer is a member and its signature is good. Returns NULL, or
- * a sentence about the fault. Without a ratchet tree it checks nothing, and *ret_is_checked is
- * false. */
-const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is_checked);
+/* Checks that the suite is known, the tree is whole, the signer is a member and its signature is
+ * good; without a ratchet tree, only the suite. Returns NULL, or a sentence about the fault. */
+const char *mls_group_info_check(const struct mls_group_info *info);
 /* Verifies the signature of a public message with this key in this group context. */
 bool mls_message_verify(const struct mls_suite *suite, const struct mls_message *message,
     struct span key, struct span group_context);

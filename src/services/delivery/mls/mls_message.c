@@ -29,8 +29,7 @@ static struct span read_extensions(struct mls_reader *reader)
         if (type < 64)
             seen |= UINT64_C(1) << type;
     }
-    if (inner.fault != NULL)
-        mls_fault(reader, inner.fault);
+    mls_list_end(reader, &inner);
     return list;
 }
 
@@ -56,8 +55,7 @@ static void read_credential(struct mls_reader *reader, struct mls_leaf *leaf)
 
         while (mls_more(&chain))
             mls_vector(&chain);
-        if (chain.fault != NULL)
-            mls_fault(reader, chain.fault);
+        mls_list_end(reader, &chain);
     } else {
         mls_fault(reader, "The credential is neither basic nor X.509.");
     }
@@ -224,11 +222,9 @@ static void read_path(struct mls_reader *reader, struct mls_commit *commit)
             mls_vector(&secrets);
             mls_vector(&secrets);
         }
-        if (secrets.fault != NULL)
-            mls_fault(&nodes, secrets.fault);
+        mls_list_end(&nodes, &secrets);
     }
-    if (nodes.fault != NULL)
-        mls_fault(reader, nodes.fault);
+    mls_list_end(reader, &nodes);
 }
 
 static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
@@ -246,8 +242,7 @@ static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
         else
             commit->counts[proposal.type < 16 ? proposal.type : 0]++;
     }
-    if (list.fault != NULL)
-        mls_fault(reader, list.fault);
+    mls_list_end(reader, &list);
     has_path = mls_number(reader, 1);
     if (has_path > 1)
         mls_fault(reader, "An optional field is neither absent nor present.");
@@ -274,7 +269,7 @@ static void read_public(struct mls_reader *reader, struct mls_message *message)
     message->group_id = mls_vector(reader);
     message->epoch = mls_number(reader, 8);
     read_sender(reader, message);
-    message->authenticated_data = mls_vector(reader);
+    mls_vector(reader); /* authenticated data */
     message->content = (enum mls_content)mls_number(reader, 1);
     switch (message->content) {
     case MLS_PROPOSAL:
@@ -294,7 +289,7 @@ static void read_public(struct mls_reader *reader, struct mls_message *message)
     if (message->content == MLS_COMMIT)
         message->confirmation_tag = mls_vector(reader);
     if (message->sender == MLS_MEMBER)
-        message->membership_tag = mls_vector(reader);
+        mls_vector(reader); /* membership tag */
 }
 
 static void read_private(struct mls_reader *reader, struct mls_message *message)
@@ -304,7 +299,7 @@ static void read_private(struct mls_reader *reader, struct mls_message *message)
     message->content = (enum mls_content)mls_number(reader, 1);
     if (message->content < MLS_APPLICATION || message->content > MLS_COMMIT)
         mls_fault(reader, "The content is of an unknown type.");
-    message->authenticated_data = mls_vector(reader);
+    mls_vector(reader); /* authenticated data */
     mls_vector(reader); /* encrypted sender data */
     mls_vector(reader); /* ciphertext */
 }
@@ -329,8 +324,7 @@ static void read_welcome(struct mls_reader *reader, struct mls_message *message)
     list = mls_reader_of(message->secrets);
     while (mls_welcome_next(&list, &reference))
         message->secret_count++;
-    if (list.fault != NULL)
-        mls_fault(reader, list.fault);
+    mls_list_end(reader, &list);
     mls_vector(reader); /* encrypted group info */
 }
 
@@ -343,8 +337,8 @@ static void read_group_context(struct mls_reader *reader, struct mls_group_conte
     context->suite = (uint16_t)mls_number(reader, 2);
     context->group_id = mls_vector(reader);
     context->epoch = mls_number(reader, 8);
-    context->tree_hash = mls_vector(reader);
-    context->transcript_hash = mls_vector(reader);
+    mls_vector(reader); /* tree hash */
+    mls_vector(reader); /* confirmed transcript hash */
     context->extensions = read_extensions(reader);
     context->bytes = mls_since(reader, from);
 }
@@ -359,10 +353,8 @@ static void read_group_info(struct mls_reader *reader, struct mls_group_info *in
     info->signer = (uint32_t)mls_number(reader, 4);
     info->to_sign = mls_since(reader, from);
     info->signature = mls_vector(reader);
-    if (reader->fault != NULL)
-        return;
-    info->ratchet_tree = find_extension(info->extensions, MLS_RATCHET_TREE);
-    info->external_pub = find_extension(info->extensions, MLS_EXTERNAL_PUB);
+    if (reader->fault == NULL)
+        info->ratchet_tree = find_extension(info->extensions, MLS_RATCHET_TREE);
 }
 
 static void read_body(struct mls_reader *reader, struct mls_message *message)
@@ -414,47 +406,51 @@ const char *mls_message_next(
     return reader->fault;
 }
 
-/* An MLSMessage with a key package begins 0001 0005 0001; a bare one 0001 and its suite. Suite 5
- * has keys of 133 bytes, so its third pair is 4085: they cannot be taken for each other. */
-const char *mls_key_package_read(struct span bytes, struct mls_key_package *ret_package)
+/* An MLSMessage begins 0001, its wire format and 0001; a bare key package or group info 0001 and its
+ * suite. They cannot be taken for each other: a bare key package of suite 5 has keys of 133 bytes,
+ * so its third pair is 4085. */
+static bool is_wrapped(struct span bytes, enum mls_wire wire)
 {
-    static const unsigned char wrapped[6] = { 0, 1, 0, 5, 0, 1 };
+    const char wrapped[6] = { 0, 1, 0, (char)wire, 0, 1 };
+
+    return bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0;
+}
+
+static struct mls_reader unwrapped(struct span bytes, enum mls_wire wire)
+{
     struct mls_reader reader = mls_reader_of(bytes);
 
-    if (bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0)
+    if (is_wrapped(bytes, wire))
         mls_take(&reader, 4);
+    return reader;
+}
+
+const char *mls_key_package_read(struct span bytes, struct mls_key_package *ret_package)
+{
+    struct mls_reader reader = unwrapped(bytes, MLS_KEY_PACKAGE);
+
     read_key_package(&reader, ret_package);
     mls_reader_end(&reader);
     return reader.fault;
 }
 
-/* An MLSMessage begins 0001 0004 0001; a bare GroupInfo 0001 and its suite. */
-static bool is_wrapped_group_info(struct span bytes)
+const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_info)
 {
-    static const unsigned char wrapped[6] = { 0, 1, 0, 4, 0, 1 };
+    struct mls_reader reader = unwrapped(bytes, MLS_GROUP_INFO);
 
-    return bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0;
+    memset(ret_info, 0, sizeof *ret_info);
+    read_group_info(&reader, ret_info);
+    mls_reader_end(&reader);
+    return reader.fault;
 }
 
 void mls_group_info_wrap(struct span bytes, struct buffer *out)
 {
-    if (!is_wrapped_group_info(bytes)) {
+    if (!is_wrapped(bytes, MLS_GROUP_INFO)) {
         mls_put_number(out, 1, 2);
         mls_put_number(out, MLS_GROUP_INFO, 2);
     }
     buffer_span(out, bytes);
-}
-
-const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_info)
-{
-    struct mls_reader reader = mls_reader_of(bytes);
-
-    memset(ret_info, 0, sizeof *ret_info);
-    if (is_wrapped_group_info(bytes))
-        mls_take(&reader, 4);
-    read_group_info(&reader, ret_info);
-    mls_reader_end(&reader);
-    return reader.fault;
 }
 
 /* ---- forbidden messages ---------------------------------------------------------------------- */
@@ -524,32 +520,30 @@ const char *mls_message_check(const struct mls_message *message)
 
 /* ---- Catbird's envelope --------------------------------------------------------------------- */
 
-bool mls_is_bucket(uint64_t size)
+static bool is_bucket(uint64_t size)
 {
     return size == 512 || size == 1024 || size == 2048 || size == 4096 ||
            (size > 0 && size % 8192 == 0);
 }
 
-const char *mls_envelope_open(struct span bytes, struct span *ret_message)
+const char *mls_envelope_read(struct span bytes, struct mls_message *ret_message)
 {
-    struct mls_message message;
     struct mls_reader reader = mls_reader_of(bytes);
+    struct span inside;
     uint64_t size;
 
-    if (mls_message_read(bytes, &message) == NULL) {
-        *ret_message = bytes;
+    if (mls_message_read(bytes, ret_message) == NULL)
         return NULL;
-    }
     size = mls_number(&reader, 4);
     if (reader.fault != NULL || size > mls_left(&reader))
         return "The ciphertext must be an MLS message (RFC 9420), or one padded to a bucket.";
-    if (!mls_is_bucket(bytes.size))
+    if (!is_bucket(bytes.size))
         return "A padded message must have 512, 1024, 2048, 4096 bytes or a multiple of 8192.";
-    *ret_message = mls_take(&reader, (size_t)size);
+    inside = mls_take(&reader, (size_t)size);
     for (; reader.at < reader.end; reader.at++)
         if (*reader.at != 0)
             return "The padding is not all zeros.";
-    return mls_message_read(*ret_message, &message);
+    return mls_message_read(inside, ret_message);
 }
 
 /* ---- external senders ------------------------------------------------------------------------ */
@@ -579,16 +573,12 @@ bool mls_external_sender(
 struct mls_tree mls_tree_of(struct span ratchet_tree)
 {
     struct mls_reader outer = mls_reader_of(ratchet_tree);
-    struct span nodes = mls_vector(&outer);
+    struct mls_tree tree = { .reader = mls_reader_of(mls_vector(&outer)), .is_blank = true };
 
     mls_reader_end(&outer);
-    if (outer.fault != NULL) {
-        struct mls_tree tree = { .reader = mls_reader_of((struct span){ "", 0 }) };
-
-        tree.reader.fault = outer.fault;
-        return tree;
-    }
-    return (struct mls_tree){ .reader = mls_reader_of(nodes) };
+    if (outer.fault != NULL)
+        mls_fault(&tree.reader, outer.fault);
+    return tree;
 }
 
 static void read_parent(struct mls_reader *reader)
@@ -599,14 +589,14 @@ static void read_parent(struct mls_reader *reader)
         mls_fault(reader, "The list of unmerged leaves has half an entry.");
 }
 
-/* Reads one node. Sets *ret_is_blank; a leaf goes to *leaf. */
-static void read_node(struct mls_tree *tree, struct mls_leaf *leaf, bool *ret_is_blank)
+/* Reads one node; a leaf goes to *leaf. */
+static void read_node(struct mls_tree *tree, struct mls_leaf *leaf)
 {
     struct mls_reader *reader = &tree->reader;
     uint64_t present = mls_number(reader, 1);
     uint64_t type;
 
-    *ret_is_blank = present == 0;
+    tree->is_blank = present == 0;
     if (present > 1)
         mls_fault(reader, "An optional field is neither absent nor present.");
     if (present != 1)
@@ -624,11 +614,10 @@ bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *
 {
     while (mls_more(&tree->reader)) {
         uint32_t node = tree->node;
-        bool is_blank;
 
-        read_node(tree, ret_leaf, &is_blank);
+        read_node(tree, ret_leaf);
         tree->node++;
-        if (tree->reader.fault == NULL && !is_blank && node % 2 == 0) {
+        if (tree->reader.fault == NULL && !tree->is_blank && node % 2 == 0) {
             *ret_index = node / 2;
             return true;
         }
@@ -650,17 +639,14 @@ bool mls_tree_find(struct span ratchet_tree, uint32_t index, struct mls_leaf *re
 const char *mls_tree_check(struct span ratchet_tree, uint32_t *ret_leaf_count)
 {
     struct mls_tree tree = mls_tree_of(ratchet_tree);
-    bool is_blank = true;
     struct mls_leaf leaf;
+    uint32_t index;
 
     *ret_leaf_count = 0;
-    while (mls_more(&tree.reader)) {
-        read_node(&tree, &leaf, &is_blank);
-        if (!is_blank && tree.node % 2 == 0)
-            ++*ret_leaf_count;
-        tree.node++;
-    }
+    while (mls_tree_next(&tree, &index, &leaf))
+        ++*ret_leaf_count;
+    tr_assert(!mls_more(&tree.reader));
     if (tree.reader.fault != NULL)
         return tree.reader.fault;
-    return is_blank ? "The tree ends with a blank node." : NULL;
+    return tree.is_blank ? "The tree ends with a blank node." : NULL;
 }

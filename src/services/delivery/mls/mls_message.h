@@ -78,8 +78,6 @@ struct mls_group_context {
     uint16_t suite;
     struct span group_id;
     uint64_t epoch;
-    struct span tree_hash;
-    struct span transcript_hash;
     struct span extensions;
     struct span bytes;
 };
@@ -88,7 +86,6 @@ struct mls_group_info {
     struct mls_group_context context;
     struct span extensions;
     struct span ratchet_tree; /* {NULL, 0} if it has none */
-    struct span external_pub;
     struct span confirmation_tag;
     uint32_t signer;
     struct span to_sign;
@@ -101,14 +98,12 @@ struct mls_message {
     struct span group_id;
     uint64_t epoch;
     enum mls_content content;
-    struct span authenticated_data;
     /* public */
     enum mls_sender sender;
     uint32_t sender_index;
     struct span framed; /* FramedContent, for the signature */
     struct span signature;
     struct span confirmation_tag;
-    struct span membership_tag;
     struct mls_commit commit;     /* content MLS_COMMIT */
     struct mls_proposal proposal; /* content MLS_PROPOSAL */
     /* welcome */
@@ -136,11 +131,9 @@ const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_in
 /* Appends the GroupInfo as an MLSMessage to `out`. */
 void mls_group_info_wrap(struct span bytes, struct buffer *out);
 
-/* Opens the content of sendMessage: a bare MLSMessage, or Catbird's envelope, which pads it to a
- * bucket (512, 1024, 2048, 4096 bytes or a multiple of 8192). *ret_message is the message inside.
- */
-const char *mls_envelope_open(struct span bytes, struct span *ret_message);
-bool mls_is_bucket(uint64_t size);
+/* Reads the content of sendMessage: a bare MLSMessage, or one in Catbird's envelope, which pads it
+ * to a bucket (512, 1024, 2048, 4096 bytes or a multiple of 8192). */
+const char *mls_envelope_read(struct span bytes, struct mls_message *ret_message);
 
 /* Walks a list that was read, as in mls_reader_of(commit.proposals). */
 bool mls_proposal_next(struct mls_reader *reader, struct mls_proposal *ret_proposal);
@@ -150,6 +143,7 @@ bool mls_extension_next(struct mls_reader *reader, uint16_t *ret_type, struct sp
 struct mls_tree {
     struct mls_reader reader;
     uint32_t node;
+    bool is_blank; /* the node that was read last */
 };
 struct mls_tree mls_tree_of(struct span ratchet_tree);
 bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *ret_leaf);

@@ -20,6 +20,7 @@ uint64_t mls_number(struct mls_reader *reader, unsigned size)
     struct span bytes = mls_take(reader, size);
     uint64_t value = 0;
 
+    tr_assert(size >= 1 && size <= 8);
     for (size_t i = 0; i < bytes.size; i++)
         value = value << 8 | (unsigned char)bytes.at[i];
     return value;
@@ -54,6 +55,7 @@ struct span mls_vector(struct mls_reader *reader)
 
 struct span mls_since(const struct mls_reader *reader, const unsigned char *from)
 {
+    tr_assert(from <= reader->at);
     return (struct span){ (const char *)from, (size_t)(reader->at - from) };
 }
 
@@ -63,10 +65,18 @@ void mls_reader_end(struct mls_reader *reader)
         mls_fault(reader, "There are bytes after the end of the message.");
 }
 
+void mls_list_end(struct mls_reader *reader, const struct mls_reader *list)
+{
+    tr_assert(list->at == list->end); /* a fault ends it too */
+    if (list->fault != NULL)
+        mls_fault(reader, list->fault);
+}
+
 void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size)
 {
     char bytes[8];
 
+    tr_assert(size <= sizeof bytes);
     for (unsigned i = 0; i < size; i++)
         bytes[i] = (char)(value >> (8 * (size - 1 - i)));
     buffer_append(buffer, bytes, size);

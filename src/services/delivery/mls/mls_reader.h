@@ -8,10 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/assert.h"
 #include "support/buffer.h"
 
 struct mls_reader {
-    const unsigned char *begin;
     const unsigned char *at;
     const unsigned char *end;
     const char *fault; /* NULL, or a sentence about the fault at `at` */
@@ -22,11 +22,13 @@ static inline struct mls_reader mls_reader_of(struct span bytes)
     /* An absent span has no address to count from. */
     const unsigned char *begin = (const unsigned char *)(bytes.at == NULL ? "" : bytes.at);
 
-    return (struct mls_reader){ begin, begin, begin + bytes.size, NULL };
+    tr_assert(bytes.at != NULL || bytes.size == 0);
+    return (struct mls_reader){ begin, begin + bytes.size, NULL };
 }
 
 static inline size_t mls_left(const struct mls_reader *reader)
 {
+    tr_assert(reader->at <= reader->end);
     return (size_t)(reader->end - reader->at);
 }
 
@@ -51,6 +53,8 @@ struct span mls_vector(struct mls_reader *reader);
 struct span mls_since(const struct mls_reader *reader, const unsigned char *from);
 /* Ends reading; trailing bytes are a fault. */
 void mls_reader_end(struct mls_reader *reader);
+/* Ends a list inside what `reader` reads: a fault in the list is one of the whole. */
+void mls_list_end(struct mls_reader *reader, const struct mls_reader *list);
 
 /* Writes values for signatures and hashes. */
 void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size);

@@ -114,7 +114,7 @@ static int on_member(void *data, const struct pg_result *row)
 {
     struct import_convo *convo = data;
     struct span user = source_bytes(row, MEMBER_USER);
-    struct span did = import_bare_did(user.size > 0 ? user : source_bytes(row, MEMBER_DID));
+    struct span did = mls_identity_did(user.size > 0 ? user : source_bytes(row, MEMBER_DID), NULL);
     struct import_person *person = import_person_find(convo, did);
     int64_t joined_ms = source_int(row, MEMBER_JOINED),
             unread = source_int_or(row, MEMBER_UNREAD, -1);
@@ -167,7 +167,7 @@ static int64_t time_of_ulid(struct span text)
 static int on_cursor(void *data, const struct pg_result *row)
 {
     struct import_convo *convo = data;
-    struct span did = import_bare_did(source_bytes(row, CURSOR_USER));
+    struct span did = mls_identity_did(source_bytes(row, CURSOR_USER), NULL);
     struct import_person *person = import_person_find(convo, did);
     int64_t seen_ms = time_of_ulid(source_bytes(row, CURSOR_SEEN));
     const char *reason = NULL;
@@ -254,7 +254,7 @@ static int put_row(struct import_convo *convo)
     return import_step(run, &import_put_convo, 1,
         VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(import_or_empty(convo->suite)),
             VALUE_TEXT(import_or_empty(
-                cut_text(import_bare_did(source_bytes(row, CONVO_CREATOR)), DID_SIZE_MAX))),
+                cut_text(mls_identity_did(source_bytes(row, CONVO_CREATOR), NULL), DID_SIZE_MAX))),
             VALUE_TEXT(import_or_absent(cut_text(source_bytes(row, CONVO_NAME), 128))),
             VALUE_TEXT(import_or_absent(cut_text(source_bytes(row, CONVO_TEXT), 512))),
             VALUE_INT(convo->created_ms), VALUE_INT(rule_of(convo, RULE_INVITE) > 0),

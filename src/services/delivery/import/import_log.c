@@ -13,6 +13,7 @@
  * Rows come in the order of their numbers. Times become places in that order: the import passes
  * `points`, sorted by time, while it reads rows. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/digest.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/convo/receipt.h"
@@ -63,8 +64,7 @@ static uint64_t count_back(const struct import_convo *convo, int64_t unread, uin
 {
     uint64_t wanted = (uint64_t)unread;
 
-    if (wanted == 0)
-        return convo->last_seq;
+    tr_assert(unread > 0);
     if (wanted > convo->recent_count || wanted > IMPORT_RECENT_MAX)
         return join_seq;
     return convo->recent[(convo->recent_count - wanted) % IMPORT_RECENT_MAX] - 1;
@@ -91,6 +91,7 @@ static void place_all(struct import_convo *convo)
             person->leave_seq = person->join_seq;
         if (person->read_seq < person->join_seq)
             person->read_seq = person->join_seq;
+        tr_assert(person->leave_seq <= convo->last_seq && person->read_seq <= convo->last_seq);
     }
 }
 
@@ -99,17 +100,11 @@ static void place_all(struct import_convo *convo)
 /* Adds a commit's base epoch. Returns false if there was one. *ret_rc: out of memory. */
 static bool add_base(struct import_convo *convo, uint64_t base, int *ret_rc)
 {
-    uint32_t low = 0, high = convo->base_count;
+    uint32_t at = convo->base_count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-
-        if (convo->bases[middle] < base)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low < convo->base_count && convo->bases[low] == base)
+    while (at > 0 && convo->bases[at - 1] > base) /* commits come nearly in order */
+        at--;
+    if (at > 0 && convo->bases[at - 1] == base)
         return false;
     if (convo->base_count == convo->base_capacity) {
         uint32_t capacity = convo->base_capacity == 0 ? 64 : convo->base_capacity * 2;
@@ -124,9 +119,10 @@ static bool add_base(struct import_convo *convo, uint64_t base, int *ret_rc)
         convo->bases = bases;
         convo->base_capacity = capacity;
     }
-    memmove(&convo->bases[low + 1], &convo->bases[low],
-        (convo->base_count - low) * sizeof *convo->bases);
-    convo->bases[low] = base;
+    tr_assert(convo->base_count < convo->base_capacity);
+    memmove(
+        &convo->bases[at + 1], &convo->bases[at], (convo->base_count - at) * sizeof *convo->bases);
+    convo->bases[at] = base;
     convo->base_count++;
     return true;
 }
@@ -201,7 +197,8 @@ static int decide_row(struct import_convo *convo, const struct pg_result *from, 
  * answer. */
 static int put_row(struct import_convo *convo, const struct pg_result *from, const struct row *row)
 {
-    struct span sender = import_or_empty(import_bare_did(source_bytes(from, MESSAGE_SENDER)));
+    struct span sender =
+        import_or_empty(mls_identity_did(source_bytes(from, MESSAGE_SENDER), NULL));
     bool has_name = !source_is_null(from, MESSAGE_GIVEN_ID);
     struct span id = source_bytes(from, has_name ? MESSAGE_GIVEN_ID : MESSAGE_ID);
     struct span name = { NULL, 0 };
@@ -270,6 +267,7 @@ static int on_message(void *data, const struct pg_result *from)
     if (rc < 0)
         return rc;
     pass_points(convo, &row);
+    tr_assert(convo->rows == 0 || row.seq > convo->last_seq);
     if (convo->rows++ == 0)
         convo->first_seq = row.seq;
     convo->last_seq = row.seq;

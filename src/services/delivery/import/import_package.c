@@ -16,7 +16,7 @@
 static int on_device(void *data, const struct pg_result *row)
 {
     struct import_run *run = data;
-    struct span did = import_bare_did(source_bytes(row, DEVICE_USER));
+    struct span did = mls_identity_did(source_bytes(row, DEVICE_USER), NULL);
     struct span device = source_bytes(row, DEVICE_ID), hex = source_bytes(row, DEVICE_KEY);
     unsigned char key[256];
     const char *reason = NULL;
@@ -55,15 +55,13 @@ struct package {
 /* Finds the device in the credential, else in the row. */
 static bool find_device(struct package *package, struct span said)
 {
-    struct span identity = package->read.leaf.identity;
-    struct span bare = import_bare_did(identity);
+    struct span device, did = mls_identity_did(package->read.leaf.identity, &device);
 
-    package->device = said.at != NULL && param_is_device(said) ? said : SPAN("");
-    if (package->read.leaf.credential != MLS_CREDENTIAL_BASIC || !span_equal(bare, package->did))
+    if (package->read.leaf.credential != MLS_CREDENTIAL_BASIC || !span_equal(did, package->did))
         return false;
-    if (bare.size + 1 < identity.size)
-        package->device =
-            (struct span){ identity.at + bare.size + 1, identity.size - bare.size - 1 };
+    package->device = said.at != NULL && param_is_device(said) ? said : SPAN("");
+    if (device.size > 0)
+        package->device = device;
     return package->device.size == 0 || param_is_device(package->device);
 }
 
@@ -86,7 +84,7 @@ static const char *check_package(
 {
     struct span bytes = source_bytes(row, PACKAGE_BYTES);
 
-    package->did = import_bare_did(source_bytes(row, PACKAGE_OWNER));
+    package->did = mls_identity_did(source_bytes(row, PACKAGE_OWNER), NULL);
     package->is_used = !source_is_null(row, PACKAGE_USED);
     if (!import_is_did(package->did))
         return "has no DID";

@@ -7,13 +7,6 @@
 #include "base/assert.h"
 #include "services/common/param.h"
 
-struct span import_bare_did(struct span did)
-{
-    const char *end = did.at == NULL ? NULL : memchr(did.at, '#', did.size);
-
-    return end == NULL ? did : (struct span){ did.at, (size_t)(end - did.at) };
-}
-
 bool import_is_did(struct span did)
 {
     return did.size >= DID_SIZE_MIN && did.size <= DID_SIZE_MAX;

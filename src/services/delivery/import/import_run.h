@@ -11,6 +11,7 @@
 #include "services/delivery/convo/roster.h"
 #include "services/delivery/import/import.h"
 #include "services/delivery/import/import_tables.h"
+#include "services/delivery/mls/mls_message.h"
 
 enum { IMPORT_FATES_MAX = 96 };
 /* Bounds of a unit. Small conversations share one, so that not each costs a COMMIT. */
@@ -183,8 +184,6 @@ struct import_person *import_person_find(const struct import_convo *convo, struc
 
 int import_devices(struct import_run *run);
 int import_packages(struct import_run *run);
-/* Strips #device from a DID. */
-struct span import_bare_did(struct span did);
 bool import_is_did(struct span did);
 /* Returns the name of a conversation's mark in the audit log. */
 enum { IMPORT_MARK_SIZE = ACT_CONVO_SIZE_MAX + 8 };

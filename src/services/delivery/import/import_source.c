@@ -204,24 +204,9 @@ static int put_select(struct import_run *run, enum import_table index, const cha
     return buffer_append(text, "", 1);
 }
 
-int source_first(
-    struct import_run *run, enum import_table table, const char *convo, struct pg_result **ret_row)
-{
-    struct buffer text = { 0 };
-    int rc;
-
-    *ret_row = NULL;
-    if (!run->has_table[table])
-        return 0;
-    rc = put_select(run, table, convo, NULL, &text);
-    if (rc == 0)
-        rc = source_ask(run, text.bytes, convo, ret_row);
-    buffer_free(&text);
-    return rc;
-}
-
-int source_each(struct import_run *run, enum import_table table, const char *convo,
-    const char *order, source_row_fn on_row, void *data)
+/* Streams the rows to `on_row`, or (NULL) keeps them as *ret_rows. */
+static int source_select(struct import_run *run, enum import_table table, const char *convo,
+    const char *order, source_row_fn on_row, void *data, struct pg_result **ret_rows)
 {
     struct buffer text = { 0 };
     int rc;
@@ -230,9 +215,24 @@ int source_each(struct import_run *run, enum import_table table, const char *con
         return 0;
     rc = put_select(run, table, convo, order, &text);
     if (rc == 0)
-        rc = source_stream(run, text.bytes, convo, on_row, data);
+        rc = on_row == NULL ? source_ask(run, text.bytes, convo, ret_rows)
+                            : source_stream(run, text.bytes, convo, on_row, data);
     buffer_free(&text);
     return rc;
+}
+
+int source_first(
+    struct import_run *run, enum import_table table, const char *convo, struct pg_result **ret_row)
+{
+    *ret_row = NULL;
+    return source_select(run, table, convo, NULL, NULL, NULL, ret_row);
+}
+
+int source_each(struct import_run *run, enum import_table table, const char *convo,
+    const char *order, source_row_fn on_row, void *data)
+{
+    tr_assert(on_row != NULL);
+    return source_select(run, table, convo, order, on_row, data, NULL);
 }
 
 /* ---- the tables that the source has ---------------------------------------------------------- */

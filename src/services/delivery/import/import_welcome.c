@@ -38,15 +38,6 @@ static bool find_ref(const struct mls_message *welcome, struct span said_hex,
     return *ret_size > 0;
 }
 
-static struct span device_of(struct span did)
-{
-    struct span bare = import_bare_did(did);
-
-    if (bare.size == did.size || did.size - bare.size - 1 > DEVICE_SIZE_MAX)
-        return SPAN("");
-    return (struct span){ did.at + bare.size + 1, did.size - bare.size - 1 };
-}
-
 static const char *skip_welcome(const struct import_convo *convo, const struct pg_result *row,
     struct mls_message *ret_welcome, const struct import_person **ret_person)
 {
@@ -57,7 +48,7 @@ static const char *skip_welcome(const struct import_convo *convo, const struct p
     if (bytes.size == 0 || bytes.size > WELCOME_SIZE_MAX ||
         mls_message_read(bytes, ret_welcome) != NULL || ret_welcome->wire != MLS_WELCOME)
         return "is no Welcome";
-    *ret_person = import_person_find(convo, import_bare_did(source_bytes(row, TO_WHOM)));
+    *ret_person = import_person_find(convo, mls_identity_did(source_bytes(row, TO_WHOM), NULL));
     if (*ret_person == NULL || !(*ret_person)->is_in)
         return "is for somebody who is no member";
     return NULL;
@@ -84,7 +75,8 @@ static int on_welcome(void *data, const struct pg_result *row)
 {
     struct import_convo *convo = data;
     struct import_run *run = convo->run;
-    struct span why = source_bytes(row, TO_WHY), to = source_bytes(row, TO_WHOM);
+    struct span device, did = mls_identity_did(source_bytes(row, TO_WHOM), &device);
+    struct span why = source_bytes(row, TO_WHY);
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     struct mls_message welcome;
     const struct import_person *person = NULL;
@@ -104,8 +96,8 @@ static int on_welcome(void *data, const struct pg_result *row)
     tr_assert(convo->welcome_part > 0);
     return import_step_maybe(run, &import_put_target, CATBIRD_WELCOMES,
         VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq),
-            VALUE_INT(convo->welcome_part - 1), VALUE_BLOB(ref, ref_size),
-            VALUE_TEXT(import_bare_did(to)), VALUE_TEXT(device_of(to)),
+            VALUE_INT(convo->welcome_part - 1), VALUE_BLOB(ref, ref_size), VALUE_TEXT(did),
+            VALUE_TEXT(device.size > DEVICE_SIZE_MAX ? SPAN("") : import_or_empty(device)),
             VALUE_INT(why.size > 0 ? WELCOME_INVALID : WELCOME_WAITING),
             VALUE_INT(run->import->now_ms), VALUE_TEXT(why)));
 }

@@ -2,10 +2,11 @@
 #include "services/delivery/mls/commit_check.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "services/common/step.h"
 #include "services/delivery/mls/commit_check_store.h"
 #include "services/delivery/mls/commit_roster.h"
 #include "services/delivery/mls/mls_check.h"
-#include "services/delivery/store/schema.h"
 
 /* ---- the stored epoch ------------------------------------------------------------------------ */
 
@@ -29,23 +30,19 @@ uint32_t commit_check_ask(struct act *act, enum delivery_mode mode, struct sql_u
     uint64_t epoch = act->content->mls.epoch;
     int64_t bounded = epoch > INT64_MAX ? INT64_MAX : (int64_t)epoch;
 
-    if (unit == NULL)
-        return 0;
-    sql_unit_step(unit, &commit_check_find_context, SQL_ROWS_ANY);
-    sql_unit_text(unit, act->convo);
-    sql_unit_int(unit, bounded);
-    sql_unit_text(unit, act->claims->issuer);
+    tr_assert(commit_check_needs_stored(act, mode));
+    STEP(unit, &commit_check_find_context, SQL_ROWS_ANY, VALUE_TEXT(act->convo), VALUE_INT(bounded),
+        VALUE_TEXT(act->claims->issuer));
     if (!needs_proposals(act, mode))
         return STORED_CONTEXT + 1;
-    sql_unit_step(unit, &commit_check_find_proposals, SQL_ROWS_ANY);
-    sql_unit_text(unit, act->convo);
-    sql_unit_int(unit, bounded);
-    sql_unit_int(unit, LOG_PAGE_BYTES);
+    STEP(unit, &commit_check_find_proposals, SQL_ROWS_ANY, VALUE_TEXT(act->convo),
+        VALUE_INT(bounded), VALUE_INT(LOG_PAGE_BYTES));
     return STORED_PROPOSALS + 1;
 }
 
 static bool has_context(const struct commit_check *check)
 {
+    tr_assert(!check->has_stored || check->unit != NULL);
     return check->has_stored && sql_unit_rows(check->unit, STORED_CONTEXT) == 1;
 }
 
@@ -177,6 +174,7 @@ static void add_reference(
     if (mls_message_read(bytes, &proposal) != NULL || proposal.wire != MLS_PUBLIC)
         return;
     size = mls_proposal_reference(suite, &proposal, references->at[references->count].bytes);
+    tr_assert(size <= MLS_REFERENCE_SIZE_MAX);
     references->at[references->count].size = size;
     references->count += size > 0;
 }
@@ -313,6 +311,7 @@ int commit_check_run(void *argument)
 {
     struct commit_check *check = argument;
 
+    tr_assert(check->act != NULL && check->why == NULL);
     check_signatures(check);
     if (check->why != NULL)
         return 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/convo/roster.h"
 
@@ -24,18 +25,10 @@ static int compare_leaves(const void *a, const void *b)
         ((const struct commit_leaf *)a)->did, ((const struct commit_leaf *)b)->did);
 }
 
-/* An identity is a DID, or a DID, # and a device. */
 static bool did_of(const struct mls_leaf *leaf, struct span *ret_did)
 {
-    const char *hash;
-
-    if (leaf->credential != MLS_CREDENTIAL_BASIC || leaf->identity.size == 0)
-        return false;
-    hash = memchr(leaf->identity.at, '#', leaf->identity.size);
-    *ret_did = leaf->identity;
-    if (hash != NULL)
-        ret_did->size = (size_t)(hash - leaf->identity.at);
-    return span_starts(*ret_did, "did:");
+    *ret_did = mls_identity_did(leaf->identity, NULL);
+    return leaf->credential == MLS_CREDENTIAL_BASIC && span_starts(*ret_did, "did:");
 }
 
 static void sort_and_unite(struct commit_leaf *leaves, uint32_t *count)
@@ -72,6 +65,7 @@ static int read_leaves(
             return 0;
         }
     }
+    tr_assert(count == leaf_count); /* the check has counted them */
     sort_and_unite(leaves, &count);
     *ret_leaves = leaves;
     *ret_count = count;
@@ -95,6 +89,7 @@ static void find_changes(
             roster->leaves[at].is_new = false;
             continue;
         }
+        tr_assert(roster->gone_count < before_count);
         roster->gone[roster->gone_count++].size = before[i].did.size;
         buffer_span(&roster->bytes, before[i].did);
     }

@@ -159,12 +159,14 @@ size_t mls_reference(const struct mls_suite *suite, const char *label, struct sp
     struct buffer content = { 0 };
     size_t size = 0;
 
+    tr_assert(suite != NULL);
     mls_put_vector(&content, span_of(label));
     mls_put_vector(&content, value);
     if (content.failed != 0 ||
         EVP_Q_digest(NULL, suite->digest, NULL, content.bytes, content.size, reference, &size) != 1)
         size = 0;
     buffer_free(&content);
+    tr_assert(size <= MLS_REFERENCE_SIZE_MAX);
     return size;
 }
 
@@ -200,6 +202,7 @@ static bool list_has(struct span list, uint16_t wanted)
 {
     struct mls_reader reader = mls_reader_of(list);
 
+    tr_assert(list.size % 2 == 0); /* the reader of a leaf refuses half an entry */
     while (mls_more(&reader))
         if (mls_number(&reader, 2) == wanted)
             return true;

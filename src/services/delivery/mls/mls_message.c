@@ -45,6 +45,17 @@ static struct span find_extension(struct span extensions, uint16_t wanted)
     return (struct span){ NULL, 0 };
 }
 
+struct span mls_identity_did(struct span identity, struct span *ret_device)
+{
+    const char *hash = identity.size == 0 ? NULL : memchr(identity.at, '#', identity.size);
+    size_t size = hash == NULL ? identity.size : (size_t)(hash - identity.at);
+
+    if (ret_device != NULL)
+        *ret_device = hash == NULL ? (struct span){ NULL, 0 }
+                                   : (struct span){ hash + 1, identity.size - size - 1 };
+    return (struct span){ identity.at, size };
+}
+
 static void read_credential(struct mls_reader *reader, struct mls_leaf *leaf)
 {
     leaf->credential = (uint16_t)mls_number(reader, 2);
@@ -242,6 +253,7 @@ static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
         else
             commit->counts[proposal.type < 16 ? proposal.type : 0]++;
     }
+    tr_assert(commit->reference_count <= commit->proposal_count);
     mls_list_end(reader, &list);
     has_path = mls_number(reader, 1);
     if (has_path > 1)
@@ -506,6 +518,7 @@ static const char *check_proposal(const struct mls_message *message)
 
 const char *mls_message_check(const struct mls_message *message)
 {
+    tr_assert(message->wire >= MLS_PUBLIC && message->wire <= MLS_KEY_PACKAGE); /* it was read */
     if (message->wire != MLS_PUBLIC)
         return NULL;
     if (message->content == MLS_APPLICATION)
@@ -617,6 +630,7 @@ bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *
 
         read_node(tree, ret_leaf);
         tree->node++;
+        tr_assert(tree->node > node); /* a node has a byte, and a span fewer than 2^32 */
         if (tree->reader.fault == NULL && !tree->is_blank && node % 2 == 0) {
             *ret_index = node / 2;
             return true;

@@ -135,6 +135,10 @@ void mls_group_info_wrap(struct span bytes, struct buffer *out);
  * to a bucket (512, 1024, 2048, 4096 bytes or a multiple of 8192). */
 const char *mls_envelope_read(struct span bytes, struct mls_message *ret_message);
 
+/* Splits an identity: a DID, or a DID, # and a device. Returns the DID. *ret_device, which may be
+ * NULL, is {NULL, 0} without one. */
+struct span mls_identity_did(struct span identity, struct span *ret_device);
+
 /* Walks a list that was read, as in mls_reader_of(commit.proposals). */
 bool mls_proposal_next(struct mls_reader *reader, struct mls_proposal *ret_proposal);
 bool mls_welcome_next(struct mls_reader *reader, struct span *ret_reference);

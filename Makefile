@@ -1,5 +1,5 @@
 # A facade over meson, ninja and the scripts in tools/. `make help` lists what there is.
-# `run`, `tour`, `test`, `test-long`, `ci`, `bench-peers`, `bench-packs` and `bench-chassis` install packages,
+# `run`, `tour`, `test`, `test-long`, `ci` and the benchmarks beside other programs install packages,
 # and those only what is missing: tools/install-deps.sh has the list. Nothing else does.
 MAKEFLAGS += --no-print-directory
 
@@ -14,7 +14,7 @@ W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask ask
 
 .DEFAULT_GOAL = debug
 .PHONY: debug release run tour test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
-	bench bench-race bench-delivery bench-peers bench-chassis bench-packs lint format ci install clean help deps-build deps-test
+	bench bench-race bench-delivery bench-peers bench-chassis bench-packs bench-matrix lint format ci install clean help deps-build deps-test
 
 ## make              debug build, in build/debug
 debug:
@@ -93,6 +93,13 @@ bench-peers: deps-build release
 bench-packs: deps-build release
 	@tools/install-deps.sh bench || echo "going on without what is missing"
 	@tools/bench-packs.py $(ARGS)
+
+## make bench-matrix  Megolm beside libolm; ARGS=n is the number of rounds
+bench-matrix: deps-build
+	@tools/install-deps.sh bench || echo "going on without what is missing"
+	@tools/build.sh release
+	@[ -x build/release/matrix-bench ] || { echo "libolm is missing: make bench-matrix needs libolm-dev"; exit 2; }
+	@build/release/matrix-bench $(ARGS)
 
 ## make bench-chassis  HTTP, JSON, SQL, tokens and overload beside their yardsticks; ARGS="http sql" chooses
 bench-chassis: deps-build release

@@ -15,7 +15,7 @@ build="$library curl libcurl4-openssl-dev libinih-dev libnghttp2-dev libpq-dev l
     libsodium-dev libsqlite3-dev libssl-dev libwslay-dev node-llhttp libzstd-dev zlib1g-dev"
 test="aria2 chromium clang clang-format clang-tidy g++ git libcbor-dev libcjson-dev libclang-rt-14-dev libolm-dev libsimdjson-dev
     libuv1-dev nghttp2-client openssl patch postgresql-15 prometheus slowhttptest spin sqlite3"
-bench="g++ nginx-light wrk libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
+bench="g++ libolm-dev nginx-light wrk libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
 
 list=no
 if [ "${1:-}" = --list ]; then

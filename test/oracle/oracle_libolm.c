@@ -353,7 +353,7 @@ static bool party_accept(
 {
     OlmSession *theirs = olm_session(memory(olm_session_size()));
     char *copy = copy_of(mail->body.bytes, mail->body.size), *plaintext = NULL;
-    const char *error = NULL;
+    const char *error = "";
     struct mx_olm *ours = NULL;
     struct buffer out = { 0 };
     size_t size = 0;
@@ -402,7 +402,7 @@ static bool party_receive(
     struct party *party, const struct party *peer, const struct mail *mail, bool is_corrupted)
 {
     struct buffer out = { 0 };
-    const char *error = NULL;
+    const char *error = "";
     size_t size = 0;
     char *plaintext;
     bool is_taken;
@@ -610,7 +610,7 @@ static void room_receive(struct room *room, const struct mail *mail, bool is_cor
 {
     uint32_t index = 0, their_index = 0;
     struct buffer out = { 0 };
-    const char *error = NULL;
+    const char *error = "";
     size_t size = 0;
     int rc = mx_inbound_decrypt(room->inbound, span_of_buffer(&mail->body), &out, &index);
     char *plaintext = libolm_group_decrypt(room->their_inbound, mail, &size, &error, &their_index);

@@ -80,10 +80,17 @@ int mx__body_decode(struct span body, uint8_t **ret_bytes, struct span *ret_mess
 
 int mx__body_encode(struct buffer *message, struct buffer *body)
 {
+    char *text = NULL;
     int rc = message->failed;
 
-    if (rc == 0)
-        rc = mx_base64_encode(message->bytes, message->size, body);
+    if (rc == 0) {
+        text = buffer_reserve(body, crypto_base64_size(message->size));
+        rc = body->failed;
+    }
+    if (text != NULL) {
+        crypto_base64_encode(message->bytes, message->size, text);
+        buffer_grew(body, crypto_base64url_size(message->size)); /* without the padding */
+    }
     buffer_free(message);
     return rc;
 }

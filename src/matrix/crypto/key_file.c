@@ -21,6 +21,7 @@ enum {
     KEY_FILE_IV_AT = 17,
     KEY_FILE_ROUNDS_AT = 33,
     KEY_FILE_HEAD_BYTES = 37,
+    KEY_FILE_LINE_BYTES = 72,
     KEY_FILE_LINE_CHARS = 96,
 };
 
@@ -71,8 +72,9 @@ static void key_file_mac(const struct key_file_keys *keys, const char *at, size_
 /* Append the bytes as lines of base64. */
 static void put_lines(const struct buffer *bytes, struct buffer *out)
 {
-    const size_t line = KEY_FILE_LINE_CHARS / 4 * 3;
+    const size_t line = KEY_FILE_LINE_BYTES;
 
+    _Static_assert(KEY_FILE_LINE_BYTES * 4 == KEY_FILE_LINE_CHARS * 3, "whole groups");
     buffer_format(out, "%s\n", first_line);
     for (size_t at = 0; at < bytes->size; at += line) {
         char text[KEY_FILE_LINE_CHARS];
@@ -132,10 +134,12 @@ int mx_key_file_encrypt(const struct mx_key_file_options *options, struct span s
 /* Copy the base64 between the two lines without white space, and decode the copy in place. */
 static int key_file_bytes(struct span text, struct buffer *bytes)
 {
-    const char *at = memmem(text.at, text.size, first_line, strlen(first_line)), *end;
+    const char *at = NULL, *end;
     size_t size = 0;
     int rc;
 
+    if (text.size > 0)
+        at = memmem(text.at, text.size, first_line, strlen(first_line));
     if (at == NULL)
         return MX_EFORMAT;
     at += strlen(first_line);

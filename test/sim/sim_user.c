@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "ops/service.h"
 #include "scenario.h"
+#include "services/common/step.h"
 #include "services/delivery/delivery.h"
 #include "services/packs/packs.h"
 #include "services/users/user_job.h"
@@ -120,7 +121,9 @@ static int64_t number_of(struct span body)
 
 struct device {
     uint32_t index;
-    struct user_job *job; /* under way */
+    struct user_job *job;  /* a push under way */
+    struct sql_client sql; /* a pull under way */
+    bool is_waiting;
     uint32_t first_write;
     int64_t told_seq; /* by anybody, when it asked */
 };
@@ -141,7 +144,7 @@ static struct span keep(struct user_job *job, const char *text)
 static struct user_job *make_push(struct device *device, struct tr_context *ctx)
 {
     uint32_t user = device->index % USERS;
-    struct user_job *job = user_job_create(USER_PUSH, span_of(user_name(user)));
+    struct user_job *job = user_job_create(span_of(user_name(user)));
     char text[64];
 
     CHECK(job != NULL && buffer_reserve(&job->texts, 1024) != NULL);
@@ -177,14 +180,44 @@ static struct user_job *make_push(struct device *device, struct tr_context *ctx)
     return job;
 }
 
-static struct user_job *make_pull(struct device *device, struct tr_context *ctx)
+/* What the call of a pull does. */
+static int start_pull(struct device *device, struct tr_context *ctx)
 {
-    struct user_job *job = user_job_create(USER_PULL, span_of(user_name(device->index % USERS)));
+    struct span user = span_of(user_name(device->index % USERS));
+    struct sql_unit *unit = sql_unit_create(0);
+    int rc;
 
-    CHECK(job != NULL);
-    job->after_seq = now.copies[device->index].cursor;
-    job->limit = (uint32_t)(1 + tr_random(ctx) % 4);
-    return job;
+    CHECK(unit != NULL);
+    STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_TEXT(user));
+    STEP(unit, &user_pull, SQL_ROWS_ANY, VALUE_TEXT(user),
+        VALUE_INT(now.copies[device->index].cursor), VALUE_INT(1 + tr_random(ctx) % 4),
+        VALUE_INT(USER_PULL_BYTES_MAX));
+    STEP(unit, &user_last_row, SQL_ROWS_ANY, VALUE_TEXT(user));
+    sql_client_init(&device->sql, now.users->calls.sql);
+    rc = sql_read(ctx, &device->sql, unit, &(struct sql_submit_options){ .tag = TAG_ASK });
+    if (rc < 0)
+        sql_unit_destroy(unit);
+    return rc;
+}
+
+static int start_push(struct device *device, struct tr_context *ctx)
+{
+    struct user_message message;
+    tr_sender user;
+    int rc;
+
+    message.job = device->job = make_push(device, ctx);
+    atomic_fetch_add(&device->job->holders, 1);
+    rc = tr_registry_get(
+        now.users->actors, device->job->user, strlen(device->job->user), "a device", &user);
+    if (rc == 0) {
+        rc =
+            tr_ask(ctx, user, &message, sizeof message, &(struct tr_ask_options){ .tag = TAG_ASK });
+        tr_sender_drop(&user);
+    }
+    if (rc < 0)
+        user_job_unref(device->job);
+    return rc;
 }
 
 static void end_writes(struct device *device, enum write_fate fate)
@@ -200,32 +233,21 @@ static void end_writes(struct device *device, enum write_fate fate)
 static void act(struct device *device, struct tr_context *ctx)
 {
     bool is_push = !now.is_healed && tr_random(ctx) % 2 == 0;
-    struct user_message message;
-    tr_sender user;
     int rc;
 
-    if (now.left[device->index] == 0 || device->job != NULL)
+    if (now.left[device->index] == 0 || device->is_waiting)
         return;
     if (now.is_down) {
         again(ctx);
         return;
     }
-    device->job = is_push ? make_push(device, ctx) : make_pull(device, ctx);
-    message.job = device->job;
     device->told_seq = now.told_seq[device->index % USERS];
-    atomic_fetch_add(&device->job->holders, 1);
-    rc = tr_registry_get(
-        now.users->actors, device->job->user, strlen(device->job->user), "a device", &user);
+    rc = is_push ? start_push(device, ctx) : start_pull(device, ctx);
     if (rc == 0) {
-        rc =
-            tr_ask(ctx, user, &message, sizeof message, &(struct tr_ask_options){ .tag = TAG_ASK });
-        tr_sender_drop(&user);
-    }
-    if (rc == 0) {
+        device->is_waiting = true;
         now.open_count++;
         return;
     }
-    user_job_unref(device->job);
     if (is_push)
         end_writes(device, REFUSED);
     user_job_unref(device->job);
@@ -281,14 +303,13 @@ static void on_pushed(struct device *device)
         end_write(&now.writes[device->first_write + i], job, &job->changes[i], base + 1 + i);
 }
 
-static void on_pulled(struct device *device)
+static void on_pulled(struct device *device, const struct sql_unit *unit)
 {
-    const struct sql_unit *unit = device->job->unit;
     struct copy *copy = &now.copies[device->index];
     uint32_t user = device->index % USERS, rows;
     int64_t seq, last;
 
-    if (device->job->status != 0)
+    if (sql_unit_status(unit) != 0)
         return;
     seq = sql_unit_rows(unit, 0) == 0 ? 0 : sql_row_int(unit, 0, 0, 0);
     CHECK_MSG(seq >= device->told_seq, "durable: %s is at %lld, and somebody was told of %lld",
@@ -320,21 +341,23 @@ static void on_pulled(struct device *device)
 static enum tr_next device_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
     struct device *device = self;
-    bool is_push;
+    struct sql_unit *unit;
 
     if (event->kind != TR_EVENT_REPLY) {
         act(device, ctx);
         return TR_GO;
     }
-    is_push = device->job->kind == USER_PUSH;
     now.open_count--;
-    if (event->status < 0) { /* nobody knows: the actor ended with it */
-        if (is_push)
-            end_writes(device, UNKNOWN);
-    } else if (is_push) {
-        on_pushed(device);
+    device->is_waiting = false;
+    if (device->job == NULL) {
+        unit = sql_take(&device->sql, event);
+        CHECK(unit != NULL);
+        on_pulled(device, unit);
+        sql_unit_destroy(unit);
+    } else if (event->status < 0) { /* nobody knows: the actor ended with it */
+        end_writes(device, UNKNOWN);
     } else {
-        on_pulled(device);
+        on_pushed(device);
     }
     user_job_unref(device->job);
     device->job = NULL;
@@ -362,7 +385,10 @@ static int device_start(void *self, struct tr_context *ctx)
 
 static void device_finish(void *self)
 {
-    user_job_unref(((struct device *)self)->job);
+    struct device *device = self;
+
+    user_job_unref(device->job);
+    sql_client_fini(&device->sql);
 }
 
 static const struct tr_type device_type = {

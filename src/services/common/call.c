@@ -324,6 +324,8 @@ static void call_finished(struct http_request *request, const struct tr_event *e
     const struct step *steps = run->call->steps;
 
     run->unit = db_query_any_result(request, event);
+    if (run->call->count != NULL)
+        run->call->count(run->unit != NULL);
     if (run->unit == NULL)
         return;
     if (sql_unit_status(run->unit) != 0) {
@@ -516,7 +518,9 @@ void call_start(struct call_run *run, const struct call *call)
             auth_consume(unit, auth_claims_of(run->request));
         build_unit(run, unit);
     }
-    db_query_start_with(run->request, run->service, unit, is_read, call_finished, run, NULL);
+    if (!db_query_start_with(run->request, run->service, unit, is_read, call_finished, run, NULL) &&
+        call->count != NULL)
+        call->count(false);
 }
 
 void call_next(struct call_run *run, const struct call *call)
@@ -530,7 +534,9 @@ void call_next(struct call_run *run, const struct call *call)
 static bool call_read(struct call_run *run)
 {
     static const struct param none[] = { PARAM_LAST };
-    struct param_reader reader = { .request = run->request, .now_ms = run->now_ms };
+    struct param_reader reader = {
+        .request = run->request, .now_ms = run->now_ms, .is_rest = run->service->is_rest
+    };
     const struct call *call = run->call;
     bool is_good = true;
 
@@ -564,7 +570,6 @@ void call_begin(struct http_request *request, const struct call *call)
     const struct auth_claims *claims = auth_claims_of(request);
 
     tr_assert(call != NULL);
-    tr_assert(claims != NULL); /* no declared call lets anonymous callers in */
     if (run == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return;
@@ -572,7 +577,8 @@ void call_begin(struct http_request *request, const struct call *call)
     run->call = call;
     run->request = request;
     run->service = http_service(request);
-    run->caller = claims->issuer;
+    if (claims != NULL) /* else it is an operator, on the admin listener */
+        run->caller = claims->issuer;
     run->now_ms = call_now_ms(run->service);
     if (call_read(run))
         call_start(run, run->call);

@@ -36,7 +36,7 @@ enum arg_kind {
     ARG_IS_CALLER,
     ARG_IS_PARAM, /* in the SQL type of its kind; NULL if a text or bytes are missing */
     ARG_IS_VALUE, /* values[param].number, set by `check`: the parameter itself is no number */
-    ARG_IS_WORD,  /* a choice as the text that the client sent */
+    ARG_IS_WORD,  /* values[param].text: a choice as it was sent, or set by `check` */
     ARG_IS_ITEM,  /* the item of the list parameter that this repetition of the step is for */
     ARG_IS_INDEX, /* the index of that item, from 0 */
     ARG_IS_NOW_MS,
@@ -177,6 +177,8 @@ struct call {
     bool (*check)(struct call_run *run);
     /* Runs when the unit has ended and no step was refused. */
     bool (*decide)(struct call_run *run);
+    /* Counts whether the database answered. */
+    void (*count)(bool is_answered);
     /* Runs when the answer is written, before it is sent. */
     void (*after)(struct call_run *run);
 };
@@ -186,7 +188,7 @@ struct call_run {
     const struct call *call;
     struct http_request *request;
     struct call_service *service;
-    struct span caller;
+    struct span caller; /* {NULL, 0}: an operator */
     int64_t now_ms;
     struct param_value values[PARAMS_MAX];
     struct json_expect *expect; /* in `check` */

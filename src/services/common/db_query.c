@@ -32,10 +32,10 @@ static bool db_query_send(struct http_request *request, const struct call_servic
 void db_query_start(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then)
 {
-    db_query_start_with(request, service, unit, is_read, then, NULL, NULL);
+    (void)db_query_start_with(request, service, unit, is_read, then, NULL, NULL);
 }
 
-void db_query_start_with(struct http_request *request, const struct call_service *service,
+bool db_query_start_with(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data))
 {
     struct db_query *query = http_data(request);
@@ -46,7 +46,7 @@ void db_query_start_with(struct http_request *request, const struct call_service
         *query = (struct db_query){ unit, is_read, data };
         http_set_data(request, query);
         if (db_query_send(request, service, query, then))
-            return;
+            return true;
         query->unit = NULL;
     } else {
         http_respond_shed(request, 503, 1, "busy");
@@ -54,6 +54,7 @@ void db_query_start_with(struct http_request *request, const struct call_service
     sql_unit_destroy(unit);
     if (drop != NULL)
         drop(data);
+    return false;
 }
 
 void *db_query_data(const struct http_request *request)

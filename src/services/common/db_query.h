@@ -12,6 +12,7 @@ struct db_query;
 struct call_service {
     const struct tr_env *env;
     struct sql *sql;
+    bool is_rest;              /* see struct param_reader */
     uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
 };
 
@@ -33,8 +34,8 @@ static inline int64_t call_now_ms(const struct call_service *service)
 void db_query_start(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then);
 /* The same with a pointer for `then`: db_query_data. If the query could not be sent, `drop` gets the
- * pointer. */
-void db_query_start_with(struct http_request *request, const struct call_service *service,
+ * pointer, and the result is false. */
+bool db_query_start_with(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data));
 void *db_query_data(const struct http_request *request);
 /* In `then`: the unit, if it succeeded. NULL: the request has been answered (replayed token, conflict,

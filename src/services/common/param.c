@@ -12,7 +12,7 @@
 
 _Static_assert(
     JSON_MESSAGE_BYTES >= JSON_EXPLAIN_BYTES, "a parse failure is answered like a mistake");
-enum { DAY_MS = 86400000, TIME_TEXT_MAX = 40 };
+enum { DAY_MS = 86400000, TIME_TEXT_MAX = 40, REST_DEPTH_MAX = 32 };
 static const char device_form[] = "must be letters, digits and - . _ :";
 
 bool param_is_device(struct span device)
@@ -148,6 +148,14 @@ static void read_text(
 
 /* ---- the query -------------------------------------------------------------------------------- */
 
+static void check_text(struct param_reader *reader, const struct param *param, struct span text)
+{
+    if (reader->is_rest && text.size > 0 && memchr(text.at, '\0', text.size) != NULL)
+        param_fail(reader, param, "must not contain a zero byte");
+    else if (param->is_valid != NULL && !param->is_valid(text))
+        param_fail(reader, param, "%s", param->rule);
+}
+
 static const char *const truths[] = { "false", "true", NULL };
 
 static void read_query_int(
@@ -156,10 +164,12 @@ static void read_query_int(
     uint64_t number;
 
     tr_assert(param->min >= 0 && param->min <= param->max);
-    if (!span_u64(value->text, &number) || number > INT64_MAX)
+    if (!span_u64(value->text, &number) || number > INT64_MAX) {
+        if (param->rule != NULL)
+            param_fail(reader, param, "%s", param->rule);
         param_fail(reader, param, "must be a number from %lld to %lld", (long long)param->min,
             (long long)param->max);
-    else if ((int64_t)number < param->min)
+    } else if ((int64_t)number < param->min)
         param_fail(
             reader, param, "is %lld; the least is %lld", (long long)number, (long long)param->min);
     else if ((int64_t)number > param->max)
@@ -191,6 +201,8 @@ static void read_query_value(
         else if (param->max > 0 && size > (size_t)param->max)
             param_fail(
                 reader, param, "is %zu bytes; the most is %lld", size, (long long)param->max);
+        else
+            check_text(reader, param, value->text);
         break;
     default:
         read_text(reader, param, value);
@@ -290,7 +302,8 @@ static void read_query_param(
     if (found == TR_ENOMEM) {
         reader->is_out_of_memory = true;
     } else if (found < 0) {
-        param_fail(reader, param, "must be given once, as URL-encoded UTF-8");
+        param_fail(reader, param, "must be given once, %s UTF-8",
+            reader->is_rest ? "in" : "as URL-encoded");
     } else if (found == 0) {
         value->text = (struct span){ NULL, 0 };
         set_fallback(reader, param, value);
@@ -333,22 +346,24 @@ static bool has_nul(struct span text)
 }
 
 /* 0, TR_ENOMEM, or TR_EINVAL and a sentence about `subject`. */
-static int parse_json(struct json_doc *doc, struct span text, const char *subject,
-    char ret_message[JSON_EXPLAIN_BYTES])
+static int parse_json(struct param_reader *reader, struct span text, const char *subject)
 {
     int rc;
 
+    reader->doc.depth_max = reader->is_rest ? REST_DEPTH_MAX : 0;
+    if (reader->is_rest && text.size == 0)
+        return json_parse_copy(&reader->doc, SPAN("{}"), 0);
     if (text.at == NULL)
         return TR_ENOMEM;
-    if (has_nul(text)) {
-        (void)snprintf(ret_message, JSON_EXPLAIN_BYTES,
+    if (!reader->is_rest && has_nul(text)) {
+        (void)snprintf(reader->expect.message, JSON_EXPLAIN_BYTES,
             "%s has a text with a NUL character; remove it.", subject);
         return TR_EINVAL;
     }
-    rc = json_parse(doc, (char *)(uintptr_t)text.at, text.size, JSON_UNIQUE_KEYS);
+    rc = json_parse(&reader->doc, (char *)(uintptr_t)text.at, text.size, JSON_UNIQUE_KEYS);
     if (rc == 0 || rc == TR_ENOMEM)
         return rc;
-    json_explain(doc, subject, ret_message);
+    json_explain(&reader->doc, subject, reader->expect.message);
     return TR_EINVAL;
 }
 
@@ -415,7 +430,8 @@ static void read_body_param(
     bool is_required = (param->flags & PARAM_REQUIRED) != 0;
     size_t size_max = param->max == 0 ? SIZE_MAX : (size_t)param->max;
 
-    value->is_given = !is_missing(json) || (json != NULL && is_required && reader->is_null_wrong);
+    value->is_given = !is_missing(json) ||
+                      (json != NULL && is_required && (reader->is_null_wrong || reader->is_rest));
     if (param->type == PARAM_MLS) {
         read_body_mls(reader, param, value);
         return;
@@ -435,6 +451,8 @@ static void read_body_param(
         break;
     case PARAM_TEXT:
         value->text = json_need_string(expect, param->name, (size_t)param->min, size_max);
+        if (!expect->failed)
+            check_text(reader, param, value->text);
         break;
     case PARAM_BYTES:
         read_body_bytes(reader, param, value);
@@ -481,7 +499,7 @@ void param_read_text(struct param_reader *reader, struct span text, const char *
     int rc;
 
     reader->expect = (struct json_expect){ .index = SIZE_MAX };
-    rc = parse_json(&reader->doc, text, subject, reader->expect.message);
+    rc = parse_json(reader, text, subject);
     reader->is_out_of_memory = rc == TR_ENOMEM;
     reader->expect.failed = rc == TR_EINVAL;
     if (rc < 0)

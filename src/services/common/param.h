@@ -44,8 +44,10 @@ struct param {
     enum { PARAM_REQUIRED = 1, PARAM_OR_EMPTY = 2 /* a missing text is "" */ } flags;
     int64_t min;
     int64_t max;
-    int64_t fallback;           /* of a missing INT, BOOL, CHOICE or TIME */
-    const char *const *choices; /* ends with NULL */
+    int64_t fallback;                   /* of a missing INT, BOOL, CHOICE or TIME */
+    const char *const *choices;         /* ends with NULL */
+    bool (*is_valid)(struct span text); /* of a TEXT; NULL: every text of that length is valid */
+    const char *rule; /* completes "<name> ..." of a text that is not, or of no number in a query */
 };
 /* clang-format off */
 #define PARAM_LAST { .type = PARAM_END }
@@ -74,6 +76,9 @@ struct param_value {
 struct param_reader {
     struct http_request *request;
     int64_t now_ms;
+    /* The manners of the REST services: an empty body is {}; a text that is read has no zero byte,
+     * while other members may; a required null has the wrong type. */
+    bool is_rest;
     struct json_expect expect; /* the first mistake */
     struct json_doc doc;       /* of a body */
     bool is_out_of_memory;

@@ -20,7 +20,7 @@
 #include "services/users/user_job.h"
 #include "support/metric.h"
 
-enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAITING_MAX = 64 };
+enum { TAG_LOAD = 1, TAG_PUSH, TRIES_MAX = 3, WAITING_MAX = 64 };
 
 enum { PUSHES_STORED, PUSHES_FAILED, CHANGES, READS_DONE, READS_FAILED };
 #define PUSHES_HELP "Pushes of users' devices by result."
@@ -46,13 +46,11 @@ struct user {
     struct user_job *waiting, **waiting_end;
     uint32_t waiting_count;
     struct user_job *pushing; /* NULL: none runs */
-    struct user_job *reading; /* in no order */
-    uint32_t read_next;
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-struct user_job *user_job_create(enum user_job_kind kind, struct span user)
+struct user_job *user_job_create(struct span user)
 {
     struct user_job *job = base_calloc(sizeof *job);
 
@@ -60,7 +58,6 @@ struct user_job *user_job_create(enum user_job_kind kind, struct span user)
         return NULL;
     tr_assert(user.size > 0 && user.size <= USER_ID_SIZE_MAX);
     atomic_init(&job->holders, 1);
-    job->kind = kind;
     job->known_seq = -1;
     memcpy(job->user, user.at, user.size);
     return job;
@@ -76,19 +73,15 @@ void user_job_unref(struct user_job *job)
     base_free(job);
 }
 
-static void count_job(const struct user_job *job, int status)
+void user_count_read(bool is_answered)
 {
-    if (job->kind != USER_PUSH) {
-        metric_add(&metrics[status == 0 ? READS_DONE : READS_FAILED], 1);
-        return;
-    }
-    metric_add(&metrics[status == 0 ? PUSHES_STORED : PUSHES_FAILED], 1);
-    metric_add(&metrics[CHANGES], status == 0 ? job->change_count : 0);
+    metric_add(&metrics[is_answered ? READS_DONE : READS_FAILED], 1);
 }
 
 static void user_answer(struct user_job *job, int status, struct sql_unit *unit)
 {
-    count_job(job, status);
+    metric_add(&metrics[status == 0 ? PUSHES_STORED : PUSHES_FAILED], 1);
+    metric_add(&metrics[CHANGES], status == 0 ? job->change_count : 0);
     job->status = status;
     job->unit = unit;
     tr_reply_send(&job->reply, 0, NULL, 0);
@@ -176,8 +169,9 @@ static void run_waiting(struct user *user, struct tr_context *ctx)
 
 static void draw_epoch(struct users *users)
 {
-    atomic_store_explicit(
-        &users->epoch, users->env->random(users->env->data), memory_order_relaxed);
+    const struct tr_env *env = users->calls.env;
+
+    atomic_store_explicit(&users->epoch, env->random(env->data), memory_order_relaxed);
 }
 
 static void on_loaded(struct user *user, struct sql_unit *unit)
@@ -232,38 +226,6 @@ static void on_push_stored(struct user *user, struct sql_unit *unit)
     user_answer(job, rc, unit);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
-
-static void start_read(struct user *user, struct tr_context *ctx, struct user_job *job)
-{
-    struct sql_unit *unit = user_unit_read(job);
-    int rc = TR_ENOMEM;
-
-    job->now_ms = users_now_ms(user->users);
-    job->tries = TAG_READ + user->read_next++ % READ_TAGS; /* the tag of its unit */
-    if (unit != NULL)
-        rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = job->tries });
-    if (rc < 0) {
-        sql_unit_destroy(unit);
-        user_answer(job, rc, NULL);
-        return;
-    }
-    job->next = user->reading;
-    user->reading = job;
-}
-
-static void on_read(struct user *user, uint32_t tag, struct sql_unit *unit)
-{
-    struct user_job **link = &user->reading, *job;
-
-    while (*link != NULL && (*link)->tries != tag)
-        link = &(*link)->next;
-    job = *link;
-    tr_assert(job != NULL);
-    *link = job->next;
-    user_answer(job, sql_unit_status(unit), unit);
-}
-
 /* ---- the actor ------------------------------------------------------------------------------- */
 
 static enum tr_next user_handle(void *self, struct tr_context *ctx, void *message)
@@ -272,16 +234,12 @@ static enum tr_next user_handle(void *self, struct tr_context *ctx, void *messag
     struct user *user = self;
 
     job->next = NULL;
-    if (job->kind == USER_PUSH && user->waiting_count >= WAITING_MAX) {
+    if (user->waiting_count >= WAITING_MAX) {
         tr_reply(ctx, TR_EFULL, NULL, 0);
         user_job_unref(job);
         return TR_GO;
     }
     job->reply = tr_reply_take(ctx);
-    if (job->kind != USER_PUSH) {
-        start_read(user, ctx, job);
-        return TR_GO;
-    }
     *user->waiting_end = job;
     user->waiting_end = &job->next;
     user->waiting_count++;
@@ -298,10 +256,8 @@ static enum tr_next user_event(void *self, struct tr_context *ctx, const struct 
         return TR_GO;
     if (event->tag == TAG_LOAD)
         on_loaded(user, unit);
-    else if (event->tag == TAG_PUSH)
-        on_push_stored(user, unit);
     else
-        on_read(user, event->tag, unit);
+        on_push_stored(user, unit);
     run_waiting(user, ctx);
     return TR_GO;
 }
@@ -312,7 +268,7 @@ static int user_start(void *self, struct tr_context *ctx)
 
     (void)ctx;
     user->waiting_end = &user->waiting;
-    sql_client_init(&user->sql, user->users->sql);
+    sql_client_init(&user->sql, user->users->calls.sql);
     return 0;
 }
 
@@ -328,12 +284,6 @@ static void user_finish(void *self)
 
     while (user->waiting != NULL)
         drop_job(take_waiting(user));
-    while (user->reading != NULL) {
-        struct user_job *job = user->reading;
-
-        user->reading = job->next;
-        drop_job(job);
-    }
     if (user->pushing != NULL)
         drop_job(user->pushing);
     user->pushing = NULL;
@@ -390,8 +340,9 @@ int users_start(const struct service_context *context, char *why, size_t why_siz
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (users != NULL) {
         users->system = context->system;
-        users->env = tr_system_env(context->system);
-        users->sql = context->sql;
+        users->calls = (struct call_service){
+            .env = tr_system_env(context->system), .sql = context->sql, .is_rest = true
+        };
         draw_epoch(users);
         rc = tr_registry_create(context->system,
             &(struct tr_registry_options){ .name = "users",

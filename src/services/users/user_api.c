@@ -1,79 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_api.c: the routes of users.h. Every call becomes a job for the user's actor, and the unit
- * that comes back becomes the answer. */
+/* user_api.c: the routes of users.h. A push becomes a job for the user's actor. The calls that read
+ * are declared (call.h) and need no actor: a unit sees whole pushes alone. */
 #include <string.h>
 
 #include "base/assert.h"
-#include "services/common/rest.h"
+#include "services/common/call.h"
 #include "services/users/user_push.h"
 
-enum { SMALL_BODY = 4096, ROWS_STEP = 1 };
+enum { SMALL_BODY = 4096 };
 
-/* ---- asking the actor ------------------------------------------------------------------------ */
-
-static void end_job(struct http_request *request)
+static void add_no_store(struct http_request *request)
 {
-    user_job_unref(http_data(request));
-    http_set_data(request, NULL);
-}
-
-/* Hand the job to its user's actor. Takes the job; answers 503 if it cannot be sent. */
-static void ask_user(
-    struct http_request *request, struct users *users, struct user_job *job, http_then_fn then)
-{
-    struct user_message message = { job };
-    tr_sender user;
-    int rc = tr_registry_get(users->actors, job->user, strlen(job->user), "a request", &user);
-
-    http_set_data(request, job);
-    if (rc == 0) {
-        atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
-        rc = http_ask(request, user, &message, sizeof message, then);
-        tr_sender_drop(&user);
-        if (rc < 0)
-            user_job_unref(job);
-    }
-    if (rc < 0) {
-        end_job(request);
-        http_respond_shed(request, 503, 1, "busy");
-    }
-}
-
-/* Take back the job if it succeeded. Returns NULL after answering. */
-static struct user_job *take_user_job(struct http_request *request, const struct tr_event *event)
-{
-    struct user_job *job = http_data(request);
-    int error = event->status < 0 ? event->status : job->status;
-
-    if (error == 0)
-        return job;
-    if (event->status == 0 && error == TR_ELIMIT)
-        http_respond_error(request, 409, "TooManyRows",
-            "This user has 200,000 rows, which is the most; the push stored nothing.");
-    else
-        http_respond_lost(request, error,
-            job->kind == USER_PUSH && (event->status < 0 || error == SQL_EUNKNOWN), "database");
-    end_job(request);
-    return NULL;
-}
-
-static void respond_users(struct http_request *request, struct json_writer *writer)
-{
-    json_put_end(writer);
-    end_job(request);
     http_add_header(request, "Cache-Control", SPAN("no-store"));
-    rest_respond(request, writer->out);
-}
-
-/* Create a job for the caller. Returns NULL after answering. */
-static struct user_job *create_own_job(struct http_request *request, enum user_job_kind kind)
-{
-    struct span user = auth_claims_of(request)->issuer;
-    struct user_job *job = user.size > USER_ID_SIZE_MAX ? NULL : user_job_create(kind, user);
-
-    if (job == NULL)
-        http_respond_shed(request, 503, 1, "memory");
-    return job;
 }
 
 /* ---- push ------------------------------------------------------------------------------------ */
@@ -89,9 +27,26 @@ static enum push_result result_of(const struct user_job *job, const struct user_
     return PUSH_SKIPPED;
 }
 
+/* Take back the job if it succeeded. Returns NULL after answering. */
+static struct user_job *take_user_job(struct http_request *request, const struct tr_event *event)
+{
+    struct user_job *job = http_data(request);
+    int error = event->status < 0 ? event->status : job->status;
+
+    if (error == 0)
+        return job;
+    if (event->status == 0 && error == TR_ELIMIT)
+        http_respond_error(request, 409, "TooManyRows",
+            "This user has 200,000 rows, which is the most; the push stored nothing.");
+    else
+        http_respond_lost(request, error, event->status < 0 || error == SQL_EUNKNOWN, "database");
+    user_job_unref(job);
+    return NULL;
+}
+
 static void on_pushed(struct http_request *request, const struct tr_event *event)
 {
-    const struct user_job *job = take_user_job(request, event);
+    struct user_job *job = take_user_job(request, event);
     struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
     int64_t counts[3] = { 0 };
@@ -117,57 +72,74 @@ static void on_pushed(struct http_request *request, const struct tr_event *event
     json_put_int(&writer, "applied", counts[PUSH_APPLIED]);
     json_put_int(&writer, "skipped", counts[PUSH_SKIPPED]);
     json_put_int(&writer, "server_time", job->now_ms);
-    respond_users(request, &writer);
+    json_put_end(&writer);
+    user_job_unref(job);
+    add_no_store(request);
+    http_respond_buffer(request, 200, "application/json", &json);
+}
+
+/* Hand the job to its user's actor. Takes the job; answers 503 if it cannot be sent. */
+static void ask_user(struct http_request *request, struct users *users, struct user_job *job)
+{
+    struct user_message message = { job };
+    tr_sender user;
+    int rc = tr_registry_get(users->actors, job->user, strlen(job->user), "a request", &user);
+
+    http_set_data(request, job);
+    if (rc == 0) {
+        atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
+        rc = http_ask(request, user, &message, sizeof message, on_pushed);
+        tr_sender_drop(&user);
+        if (rc < 0)
+            user_job_unref(job);
+    }
+    if (rc < 0) {
+        user_job_unref(job);
+        http_respond_shed(request, 503, 1, "busy");
+    }
 }
 
 static void handle_push(struct http_request *request)
 {
-    struct users *users = http_service(request);
-    struct user_job *job = create_own_job(request, USER_PUSH);
-    struct json_expect expect;
-    struct json_doc doc;
-    int rc;
+    struct param_reader reader = { .request = request, .is_rest = true };
+    struct span user = auth_claims_of(request)->issuer;
+    struct user_job *job = user.size > USER_ID_SIZE_MAX ? NULL : user_job_create(user);
 
-    if (job == NULL)
+    if (job == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
         return;
-    if (!rest_read_body(request, &doc, &expect)) {
+    }
+    user_push_read(job, &reader, users_now_ms(http_service(request)));
+    if (param_reader_refuse(&reader)) {
         user_job_unref(job);
         return;
     }
-    rc = user_push_read(job, &expect, http_body(request).size, users_now_ms(users));
-    json_doc_free(&doc);
-    if (rc == 0) {
-        ask_user(request, users, job, on_pushed);
-        return;
-    }
-    user_job_unref(job);
-    if (rc == TR_EINVAL)
-        http_respond_error(request, 400, "InvalidRequest", expect.message);
-    else
-        http_respond_shed(request, 503, 1, "memory");
+    param_reader_fini(&reader);
+    ask_user(request, http_service(request), job);
 }
 
 /* ---- pull ------------------------------------------------------------------------------------ */
 
+enum { PULL_SEQ, PULL_ROWS, PULL_LAST_ROW, PULL_LAST_EPOCH, PULL_EPOCH_END };
 enum { ROW_KIND, ROW_ITEM, ROW_SEQ, ROW_UPDATED, ROW_STORED, ROW_DELETED, ROW_BODY };
 
 /* Write one row as it was pushed, with the server's own members before the device's. The body is a
  * list of members without braces, so the object is put together as text. */
 static void put_row(struct json_writer *writer, const struct sql_unit *unit, uint32_t row)
 {
-    enum user_kind kind = (enum user_kind)sql_row_int(unit, ROWS_STEP, row, ROW_KIND);
-    struct span body = sql_row_bytes(unit, ROWS_STEP, row, ROW_BODY);
+    enum user_kind kind = (enum user_kind)sql_row_int(unit, PULL_ROWS, row, ROW_KIND);
+    struct span body = sql_row_bytes(unit, PULL_ROWS, row, ROW_BODY);
     struct buffer text = { 0 };
 
     tr_assert(kind < USER_KINDS);
     buffer_format(&text, "{\"%s\":", user_items[kind]);
-    json_quote(&text, sql_row_bytes(unit, ROWS_STEP, row, ROW_ITEM));
+    json_quote(&text, sql_row_bytes(unit, PULL_ROWS, row, ROW_ITEM));
     buffer_format(&text,
         ",\"seq\":%lld,\"client_updated_at\":%lld,\"server_updated_at\":%lld,\"deleted\":%s%s",
-        (long long)sql_row_int(unit, ROWS_STEP, row, ROW_SEQ),
-        (long long)sql_row_int(unit, ROWS_STEP, row, ROW_UPDATED),
-        (long long)sql_row_int(unit, ROWS_STEP, row, ROW_STORED),
-        sql_row_int(unit, ROWS_STEP, row, ROW_DELETED) != 0 ? "true" : "false",
+        (long long)sql_row_int(unit, PULL_ROWS, row, ROW_SEQ),
+        (long long)sql_row_int(unit, PULL_ROWS, row, ROW_UPDATED),
+        (long long)sql_row_int(unit, PULL_ROWS, row, ROW_STORED),
+        sql_row_int(unit, PULL_ROWS, row, ROW_DELETED) != 0 ? "true" : "false",
         body.size > 0 ? "," : "");
     buffer_span(&text, body);
     buffer_text(&text, "}");
@@ -178,217 +150,198 @@ static void put_row(struct json_writer *writer, const struct sql_unit *unit, uin
     buffer_free(&text);
 }
 
-static void put_changes(struct json_writer *writer, const struct sql_unit *unit)
+static void put_changes(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
-    json_put_object(writer, "changes");
+    const struct sql_unit *unit = call_run_of(source)->unit;
+
+    json_put_object(writer, field->name);
     for (int kind = 0; kind < USER_KINDS; kind++) {
         json_put_array(writer, user_lists[kind]);
-        for (uint32_t row = 0; row < sql_unit_rows(unit, ROWS_STEP); row++)
-            if (sql_row_int(unit, ROWS_STEP, row, ROW_KIND) == kind)
+        for (uint32_t row = 0; row < sql_unit_rows(unit, PULL_ROWS); row++)
+            if (sql_row_int(unit, PULL_ROWS, row, ROW_KIND) == kind)
                 put_row(writer, unit, row);
         json_put_end(writer);
     }
     json_put_end(writer);
 }
 
-static void on_pulled(struct http_request *request, const struct tr_event *event)
-{
-    const struct user_job *job = take_user_job(request, event);
-    struct buffer json = { 0 };
-    struct json_writer writer = json_writer(&json);
-    int64_t next, last;
-    uint32_t rows;
+/* DEVICE is read to be checked. The values behind LAST are for the answer. */
+enum { DEVICE, SINCE, CURSOR, EPOCH, LIMIT, LAST, NEXT, HAS_MORE, NEW_EPOCH };
 
-    if (job == NULL)
-        return;
-    if (!user_pull_is_known(job)) { /* the database is an older copy */
-        end_job(request);
-        http_respond_error(request, 409, "CursorAhead",
-            "The server has not given out this cursor, or not in this epoch; pull again from 0, "
-            "then push.");
-        return;
-    }
-    rows = sql_unit_rows(job->unit, ROWS_STEP);
-    next = rows == 0 ? user_pull_seq(job) : sql_row_int(job->unit, ROWS_STEP, rows - 1, ROW_SEQ);
-    last = user_pull_last_row(job);
-    if (next >= last) /* the numbers after the last row belong to rows that did not change */
-        next = user_pull_seq(job);
-    json_put_object(&writer, NULL);
-    put_changes(&writer, job->unit);
-    json_put_bool(&writer, "has_more", next < last);
-    json_put_int(&writer, "next_cursor", next);
-    json_put_string(&writer, "epoch", user_pull_epoch(job));
-    json_put_int(&writer, "server_time", job->now_ms);
-    respond_users(request, &writer);
+/* A column of the first row; `fallback` without one. */
+static int64_t first_int(const struct call_run *run, uint32_t step, int64_t fallback)
+{
+    return call_rows(run, step) == 0 || sql_row_is_null(run->unit, step, 0, 0)
+               ? fallback
+               : sql_row_int(run->unit, step, 0, 0);
 }
 
-enum { DEVICE, SINCE, CURSOR, EPOCH, LIMIT };
-static const struct rest_param pull_params[] = {
-    [DEVICE] = { "device_id", REST_TEXT, REST_REQUIRED, 1, .max = 64 },
-    [SINCE] = { "since", REST_INT, .max = INT64_MAX },
-    [CURSOR] = { "cursor", REST_INT, .max = INT64_MAX, .fallback = -1 },
-    [EPOCH] = { "epoch", REST_TEXT, .max = USER_EPOCH_CHARS },
-    [LIMIT] = { "limit", REST_INT, .min = 1, .max = USER_PULL_ITEMS_MAX, .fallback = 1000 },
-    REST_PARAMS_END,
+static bool pull_check(struct call_run *run)
+{
+    struct param_value *values = run->values;
+
+    if (values[CURSOR].number < 0)
+        values[CURSOR].number = values[SINCE].number;
+    if (run->caller.size > USER_ID_SIZE_MAX)
+        return call_refuse_memory(run);
+    return true;
+}
+
+/* True if the database has given out the cursor in the epoch that the device named. */
+static bool is_cursor_known(const struct call_run *run, int64_t seq)
+{
+    int64_t cursor = run->values[CURSOR].number;
+
+    if (run->values[EPOCH].text.size > 0 && cursor > 0)
+        return call_rows(run, PULL_EPOCH_END) > 0 && cursor <= first_int(run, PULL_EPOCH_END, seq);
+    return cursor <= seq;
+}
+
+static bool pull_decide(struct call_run *run)
+{
+    static const struct refusal ahead = REFUSE(409, "CursorAhead",
+        "The server has not given out this cursor, or not in this epoch; pull again from 0, "
+        "then push.");
+    int64_t seq = first_int(run, PULL_SEQ, 0), last = first_int(run, PULL_LAST_ROW, 0);
+    uint32_t rows = call_rows(run, PULL_ROWS);
+    int64_t next = rows == 0 ? seq : sql_row_int(run->unit, PULL_ROWS, rows - 1, ROW_SEQ);
+
+    if (!is_cursor_known(run, seq)) /* the database is an older copy */
+        return call_refuse(run, &ahead);
+    run->values[HAS_MORE].number = next < last;
+    /* The numbers after the last row belong to rows that did not change. */
+    run->values[NEXT].number = next < last ? next : seq;
+    run->values[NEW_EPOCH].text = call_rows(run, PULL_LAST_EPOCH) == 0
+                                      ? SPAN("")
+                                      : sql_row_bytes(run->unit, PULL_LAST_EPOCH, 0, 0);
+    return true;
+}
+
+static void answered(struct call_run *run)
+{
+    add_no_store(run->request);
+}
+
+static const struct call call_pull = {
+    .params = PARAMS([DEVICE] = PARAM_NEED_TEXT("device_id", 1, 64),
+        [SINCE] = { "since", PARAM_INT, .max = INT64_MAX },
+        [CURSOR] = { "cursor", PARAM_INT, .max = INT64_MAX, .fallback = -1 },
+        [EPOCH] = { "epoch", PARAM_TEXT, PARAM_OR_EMPTY, .max = USER_EPOCH_CHARS },
+        [LIMIT] = PARAM_LIMIT(USER_PULL_ITEMS_MAX, 1000)),
+    .unit = CALL_READS,
+    .check = pull_check,
+    .steps = CALL_STEPS([PULL_SEQ] = { STEP(user_seq, SQL_ROWS_ANY, ARG_CALLER) },
+        [PULL_ROWS] = { STEP(user_pull, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(CURSOR),
+            ARG_PARAM(LIMIT), ARG_INT(USER_PULL_BYTES_MAX)) },
+        [PULL_LAST_ROW] = { STEP(user_last_row, SQL_ROWS_ANY, ARG_CALLER) },
+        [PULL_LAST_EPOCH] = { STEP(user_last_epoch, SQL_ROWS_ANY, ARG_CALLER) },
+        [PULL_EPOCH_END] = { STEP(user_epoch_end, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(EPOCH)) }),
+    .count = user_count_read,
+    .decide = pull_decide,
+    .after = answered,
+    .fields = FIELDS({ "changes", FIELD_PUT, .put = put_changes },
+        { "has_more", FIELD_BOOL, FIELD_PARAM(HAS_MORE) },
+        { "next_cursor", FIELD_INT, FIELD_PARAM(NEXT) },
+        { "epoch", FIELD_TEXT, FIELD_PARAM(NEW_EPOCH) },
+        { "server_time", FIELD_INT, FIELD_NOW(0) }),
 };
-
-static void handle_pull(struct http_request *request)
-{
-    struct user_job *job = create_own_job(request, USER_PULL);
-    struct rest_value values[REST_PARAMS_MAX];
-    struct json_expect expect;
-    struct json_doc doc;
-
-    if (job == NULL)
-        return;
-    if (!rest_read_body(request, &doc, &expect)) {
-        user_job_unref(job);
-        return;
-    }
-    rest_read_members(&expect, pull_params, values);
-    job->after_seq = values[CURSOR].number < 0 ? values[SINCE].number : values[CURSOR].number;
-    job->limit = (uint32_t)values[LIMIT].number;
-    if (!expect.failed && values[EPOCH].text.at != NULL)
-        memcpy(job->epoch, values[EPOCH].text.at, values[EPOCH].text.size);
-    json_doc_free(&doc);
-    if (!expect.failed) {
-        ask_user(request, http_service(request), job, on_pulled);
-        return;
-    }
-    user_job_unref(job);
-    http_respond_error(request, 400, "InvalidRequest", expect.message);
-}
 
 /* ---- for administrators ---------------------------------------------------------------------- */
 
-static const char *const kept_choices[] = { "stored", "incoming" };
-static const struct rest_column conflict_columns[] = {
-    { "seq", COLUMN_INT, .at = 0 },
-    { "list", COLUMN_CHOICE, .at = 1, .choices = user_lists },
-    { "item", COLUMN_TEXT, .at = 2 },
-    { "kept", COLUMN_CHOICE, .at = 3, .choices = kept_choices },
-    { "lost", COLUMN_OPEN, .at = 0 },
-    { "device_id", COLUMN_TEXT, .at = 4 },
-    { "client_updated_at", COLUMN_INT, .at = 5 },
-    { "deleted", COLUMN_BOOL, .at = 6 },
-    { "members", COLUMN_TEXT, .at = 7 },
-    { NULL, COLUMN_CLOSE, .at = 0 },
-    { "at", COLUMN_INT, .at = 8 },
-    REST_COLUMNS_END,
-};
-static const struct rest_column kind_columns[] = {
-    { "count", COLUMN_INT, .at = 1 },
-    { "deleted", COLUMN_INT, .at = 2 },
-    { "changed_at", COLUMN_INT, .at = 3 },
-    REST_COLUMNS_END,
-};
-static const struct rest_column device_columns[] = {
-    { "device_id", COLUMN_TEXT, .at = 0 },
-    { "device_os", COLUMN_TEXT, .at = 1 },
-    { "device_model", COLUMN_TEXT, .at = 2 },
-    { "app_version", COLUMN_TEXT, .at = 3 },
-    { "pushed_at", COLUMN_INT, .at = 4 },
-    REST_COLUMNS_END,
-};
+enum { ASKED_LIMIT, ASKED_USER };
 
-static void on_conflicts(struct http_request *request, const struct tr_event *event)
+/* The user is a part of the path. */
+static bool asked_check(struct call_run *run)
 {
-    const struct user_job *job = take_user_job(request, event);
-    struct buffer json = { 0 };
-    struct json_writer writer = json_writer(&json);
+    static const struct refusal unknown =
+        REFUSE(404, "UnknownUser", "There is no user of this name.");
+    struct span user = http_path_part(run->request, "user");
 
-    if (job == NULL)
-        return;
-    json_put_object(&writer, NULL);
-    json_put_text(&writer, "user", job->user);
-    rest_put_rows(&writer, "conflicts", job->unit, ROWS_STEP, conflict_columns);
-    respond_users(request, &writer);
+    run->values[ASKED_USER].text = user;
+    if (user.size == 0 || user.size > USER_ID_SIZE_MAX || memchr(user.at, '\0', user.size))
+        return call_refuse(run, &unknown);
+    return true;
 }
 
-static void on_status(struct http_request *request, const struct tr_event *event)
-{
-    enum { SEQ_STEP, KINDS_STEP, DEVICES_STEP, CONFLICTS_STEP };
-    const struct user_job *job = take_user_job(request, event);
-    struct buffer json = { 0 };
-    struct json_writer writer = json_writer(&json);
-
-    if (job == NULL)
-        return;
-    if (sql_unit_rows(job->unit, SEQ_STEP) == 0) {
-        end_job(request);
-        http_respond_error(request, 404, "UnknownUser", "This user has not pushed anything.");
-        return;
-    }
-    json_put_object(&writer, NULL);
-    json_put_text(&writer, "user", job->user);
-    json_put_int(&writer, "seq", sql_row_int(job->unit, SEQ_STEP, 0, 0));
-    json_put_int(&writer, "conflicts", sql_row_int(job->unit, CONFLICTS_STEP, 0, 0));
-    json_put_object(&writer, "rows");
-    for (uint32_t row = 0; row < sql_unit_rows(job->unit, KINDS_STEP); row++) {
-        json_put_object(&writer, user_lists[sql_row_int(job->unit, KINDS_STEP, row, 0)]);
-        rest_put_row(&writer, job->unit, KINDS_STEP, row, kind_columns);
-        json_put_end(&writer);
-    }
-    json_put_end(&writer);
-    rest_put_rows(&writer, "devices", job->unit, DEVICES_STEP, device_columns);
-    respond_users(request, &writer);
-}
-
-static void ask_about(
-    struct http_request *request, enum user_job_kind kind, uint32_t limit, http_then_fn then)
-{
-    struct span user = http_path_part(request, "user");
-    struct user_job *job = NULL;
-
-    if (user.size == 0 || user.size > USER_ID_SIZE_MAX || memchr(user.at, '\0', user.size)) {
-        http_respond_error(request, 404, "UnknownUser", "There is no user of this name.");
-        return;
-    }
-    job = user_job_create(kind, user);
-    if (job == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
-        return;
-    }
-    job->limit = limit;
-    ask_user(request, http_service(request), job, then);
-}
-
-static const struct rest_param conflict_params[] = {
-    { "limit", REST_INT, .min = 1, .max = 200, .fallback = 50 },
-    REST_PARAMS_END,
+static const char *const kept_choices[] = { "stored", "incoming", NULL };
+static const struct call call_conflicts = {
+    .params = (const struct param[]){ [ASKED_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 200,
+                                          .fallback = 50, .rule = "must be a number" },
+        PARAM_LAST },
+    .check = asked_check,
+    .steps = CALL_STEPS(
+        { STEP(user_conflicts, SQL_ROWS_ANY, ARG_WORD(ASKED_USER), ARG_PARAM(ASKED_LIMIT)) }),
+    .count = user_count_read,
+    .after = answered,
+    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM(ASKED_USER) },
+        { "conflicts", FIELD_LIST,
+            ROWS(0, { "seq", FIELD_INT, .at = 0 },
+                { "list", FIELD_CHOICE, .at = 1, .choices = user_lists },
+                { "item", FIELD_TEXT, .at = 2 },
+                { "kept", FIELD_CHOICE, .at = 3, .choices = kept_choices },
+                { "lost", FIELD_OBJECT,
+                    .fields = FIELDS({ "device_id", FIELD_TEXT, .at = 4 },
+                        { "client_updated_at", FIELD_INT, .at = 5 },
+                        { "deleted", FIELD_BOOL, .at = 6 }, { "members", FIELD_TEXT, .at = 7 }) },
+                { "at", FIELD_INT, .at = 8 }) }),
 };
 
-static void handle_conflicts(struct http_request *request)
+/* One object per kind of row, named by it. */
+static void put_kinds(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
-    struct rest_value limit[REST_PARAMS_MAX];
+    struct field_source row = *source;
 
-    if (rest_read_query(request, conflict_params, limit))
-        ask_about(request, USER_CONFLICTS, (uint32_t)limit[0].number, on_conflicts);
+    row.list = field;
+    json_put_object(writer, field->name);
+    for (row.row = 0; row.row < call_rows(call_run_of(source), field->step); row.row++) {
+        json_put_object(writer, user_lists[source->get(&row, field->fields).number]);
+        field_put_json(writer, field->fields + 1, &row);
+        json_put_end(writer);
+    }
+    json_put_end(writer);
 }
 
-static void handle_status(struct http_request *request)
-{
-    ask_about(request, USER_STATUS, 0, on_status);
-}
+static const struct call call_status = {
+    .check = asked_check,
+    .steps = CALL_STEPS(
+        { STEP(user_seq, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)),
+            .missing = REFUSE(404, "UnknownUser", "This user has not pushed anything.") },
+        { STEP(user_count_kinds, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)) },
+        { STEP(user_devices, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)) },
+        { STEP(user_count_conflicts, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)) }),
+    .count = user_count_read,
+    .after = answered,
+    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM(ASKED_USER) },
+        { "seq", FIELD_INT, COLUMN(0, 0) }, { "conflicts", FIELD_INT, COLUMN(3, 0) },
+        { "rows", FIELD_PUT, .put = put_kinds,
+            ROWS(1, { "kind", FIELD_INT, .at = 0 }, { "count", FIELD_INT, .at = 1 },
+                { "deleted", FIELD_INT, .at = 2 }, { "changed_at", FIELD_INT, .at = 3 }) },
+        { "devices", FIELD_LIST,
+            ROWS(2, { "device_id", FIELD_TEXT, .at = 0 }, { "device_os", FIELD_TEXT, .at = 1 },
+                { "device_model", FIELD_TEXT, .at = 2 }, { "app_version", FIELD_TEXT, .at = 3 },
+                { "pushed_at", FIELD_INT, .at = 4 }) }),
+};
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
 enum { FIRST_FOR_ADMINS = 2 };
-#define ROUTE(method_, path_, handle_, body_max_, flags_, role_)                                   \
+#define ROUTE(method_, path_, handle_, call_, body_max_, flags_, role_)                            \
     {                                                                                              \
         .method = (method_), .path = (path_), .handle = (handle_), .gate = auth_gate,              \
-        .body_max = (body_max_), .flags = (flags_),                                                \
+        .extra = (call_), .body_max = (body_max_), .flags = (flags_),                              \
         .demand = &(const struct auth_demand){ .session = true, .role = (role_) },                 \
     }
 
 /* The calls of administrators are on both listeners. */
 static const struct http_route routes[] = {
-    ROUTE(HTTP_POST, "/v1/sync/push", handle_push, USER_PUSH_BODY_MAX, 0, NULL),
-    ROUTE(HTTP_POST, "/v1/sync/pull", handle_pull, SMALL_BODY, 0, NULL),
-    [FIRST_FOR_ADMINS] = ROUTE(HTTP_GET, "/v1/admin/sync/conflicts/{user}", handle_conflicts, 0,
+    ROUTE(HTTP_POST, "/v1/sync/push", handle_push, NULL, USER_PUSH_BODY_MAX, 0, NULL),
+    ROUTE(HTTP_POST, "/v1/sync/pull", call_handle, &call_pull, SMALL_BODY, 0, NULL),
+    [FIRST_FOR_ADMINS] = ROUTE(HTTP_GET, "/v1/admin/sync/conflicts/{user}", call_handle,
+        &call_conflicts, 0, HTTP_ROUTE_PRIVATE, "admin"),
+    ROUTE(HTTP_GET, "/v1/admin/users/{user}/sync_status", call_handle, &call_status, 0,
         HTTP_ROUTE_PRIVATE, "admin"),
-    ROUTE(HTTP_GET, "/v1/admin/users/{user}/sync_status", handle_status, 0, HTTP_ROUTE_PRIVATE,
-        "admin"),
 };
 
 const struct service users_service = {

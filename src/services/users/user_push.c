@@ -9,11 +9,11 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/common/rest.h"
+#include "json/json_write.h"
 
 enum { MEMBERS_MAX = 64, AHEAD_MS_MAX = 300000 };
 
-const char *const user_lists[USER_KINDS] = {
+const char *const user_lists[USER_KINDS + 1] = {
     [USER_SETTING] = "settings",
     [USER_MEMORY_STATE] = "memory_states",
     [USER_SESSION] = "sessions",
@@ -66,13 +66,11 @@ static struct span push_copy_text(struct user_job *job, struct span text)
 /* Read the name of a row: a text that can be stored. */
 static struct span read_name(struct user_job *job, struct json_expect *expect, const char *name)
 {
-    const struct rest_param params[] = {
-        { name, REST_TEXT, REST_REQUIRED, 1, .max = USER_ITEM_SIZE_MAX }, REST_PARAMS_END
-    };
-    struct rest_value values[REST_PARAMS_MAX];
+    struct span text = json_need_string(expect, name, 1, USER_ITEM_SIZE_MAX);
 
-    rest_read_members(expect, params, values);
-    return push_copy_text(job, values[0].text);
+    if (!expect->failed && memchr(text.at, '\0', text.size) != NULL)
+        json_expect_fail(expect, name, "must not contain a zero byte");
+    return push_copy_text(job, text);
 }
 
 static struct span write_body(
@@ -152,39 +150,51 @@ static void push_read_rows(struct user_job *job, struct json_expect *changes, in
 }
 
 enum { DEVICE, OS, MODEL, APP_VERSION, SINCE };
-static const struct rest_param push_params[] = {
-    [DEVICE] = { "device_id", REST_TEXT, REST_REQUIRED, 1, .max = 64 },
-    [OS] = { "device_os", REST_TEXT, .min = 1, .max = 50 },
-    [MODEL] = { "device_model", REST_TEXT, .min = 1, .max = 100 },
-    [APP_VERSION] = { "app_version", REST_TEXT, .min = 1, .max = 20 },
-    [SINCE] = { "since", REST_INT, .max = INT64_MAX, .fallback = -1 },
-    REST_PARAMS_END,
+static const struct param push_params[] = {
+    [DEVICE] = PARAM_NEED_TEXT("device_id", 1, 64),
+    [OS] = PARAM_MAY_TEXT("device_os", 1, 50),
+    [MODEL] = PARAM_MAY_TEXT("device_model", 1, 100),
+    [APP_VERSION] = PARAM_MAY_TEXT("app_version", 1, 20),
+    [SINCE] = { "since", PARAM_INT, .max = INT64_MAX, .fallback = -1 },
+    PARAM_LAST,
 };
 
-int user_push_read(struct user_job *job, struct json_expect *body, size_t body_size, int64_t now_ms)
+/* Returns false if there is no memory. */
+static bool push_alloc(struct user_job *job, size_t body_size, size_t count)
 {
-    struct json_expect changes = json_expect_member(body, "changes");
-    struct rest_value values[REST_PARAMS_MAX];
-    size_t count = count_rows(&changes);
-    const char *bytes;
-
     /* The shortest form of a text is no longer than its form in the body. The session of a session
      * item is stored twice, by itself and as a member. */
     if (buffer_reserve(&job->texts, 2 * body_size + 64) == NULL)
-        return TR_ENOMEM;
-    bytes = job->texts.bytes;
+        return false;
     job->changes = base_calloc((count + 1) * sizeof *job->changes);
-    if (job->changes == NULL)
-        return TR_ENOMEM;
-    rest_read_members(body, push_params, values);
+    return job->changes != NULL;
+}
+
+void user_push_read(struct user_job *job, struct param_reader *reader, int64_t now_ms)
+{
+    static const struct param none[] = { PARAM_LAST };
+    struct param_value values[PARAMS_MAX] = { 0 };
+    struct json_expect changes;
+    const char *bytes;
+    size_t count;
+
+    param_read_body(reader, none, values);
+    if (reader->expect.failed || reader->is_out_of_memory)
+        return;
+    changes = json_expect_member(&reader->expect, "changes");
+    count = count_rows(&changes);
+    reader->is_out_of_memory = !push_alloc(job, http_body(reader->request).size, count);
+    if (reader->is_out_of_memory)
+        return;
+    bytes = job->texts.bytes;
+    param_read_members(reader, push_params, values);
     job->device = push_copy_text(job, values[DEVICE].text);
     job->os = push_copy_text(job, values[OS].text);
     job->model = push_copy_text(job, values[MODEL].text);
     job->app_version = push_copy_text(job, values[APP_VERSION].text);
     job->known_seq = values[SINCE].number;
-    if (!body->failed)
+    if (!reader->expect.failed)
         push_read_rows(job, &changes, now_ms);
     tr_assert(job->texts.bytes == bytes);
     tr_assert(job->change_count <= count);
-    return body->failed ? TR_EINVAL : 0;
 }

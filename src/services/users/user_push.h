@@ -3,12 +3,10 @@
 #ifndef SERVICES_USERS_USER_PUSH_H
 #define SERVICES_USERS_USER_PUSH_H
 
-#include "json/json_expect.h"
+#include "services/common/param.h"
 #include "services/users/user_job.h"
 
-/* Fill the job from a body of `body_size` bytes of JSON. Returns TR_EINVAL if `body` has failed with
- * a sentence for the client, or TR_ENOMEM. */
-int user_push_read(
-    struct user_job *job, struct json_expect *body, size_t body_size, int64_t now_ms);
+/* Fill the job from the body of the reader's request. A mistake fails the reader. */
+void user_push_read(struct user_job *job, struct param_reader *reader, int64_t now_ms);
 
 #endif

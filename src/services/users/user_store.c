@@ -10,7 +10,10 @@
 
 #define CONFLICT_KEPT_MS (INT64_C(90) * 86400 * 1000)
 
-SQL_STATEMENT(select_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
+/* A statement of the calls, too. */
+#define USER_STATEMENT(name, sql) const struct sql_statement name = { .text = (sql) }
+
+USER_STATEMENT(user_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
 SQL_STATEMENT(count_items, "SELECT COUNT(*) FROM user_items WHERE user_id = $1");
 SQL_STATEMENT(advance,
     "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)"
@@ -64,7 +67,7 @@ SQL_STATEMENT(store,
     " WHERE " IS_ANOTHER " AND " IS_LATER);
 
 /* Rows after the number $2: at most $3 rows and $4 bytes, but always the first row. */
-SQL_STATEMENT(pull,
+USER_STATEMENT(user_pull,
     "SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body FROM ("
     " SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body,"
     " CAST(SUM(LENGTH(body) + LENGTH(item) + 200) OVER (ORDER BY seq) AS BIGINT) AS bytes,"
@@ -72,20 +75,20 @@ SQL_STATEMENT(pull,
     "  SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body FROM user_items"
     "  WHERE user_id = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS page) AS counted"
     " WHERE bytes <= CAST($4 AS BIGINT) OR place = 1 ORDER BY seq");
-SQL_STATEMENT(last_row, "SELECT MAX(seq) FROM user_items WHERE user_id = $1");
-SQL_STATEMENT(list_conflicts,
+USER_STATEMENT(user_last_row, "SELECT MAX(seq) FROM user_items WHERE user_id = $1");
+USER_STATEMENT(user_conflicts,
     "SELECT seq, kind, item, is_incoming_kept, device, updated_ms, is_deleted, body, created_ms"
     " FROM user_conflicts WHERE user_id = $1 ORDER BY seq DESC LIMIT $2");
-SQL_STATEMENT(count_kinds,
+USER_STATEMENT(user_count_kinds,
     "SELECT kind, COUNT(*), CAST(SUM(is_deleted) AS BIGINT), MAX(stored_ms) FROM user_items"
     " WHERE user_id = $1 GROUP BY kind ORDER BY kind");
-SQL_STATEMENT(list_devices,
+USER_STATEMENT(user_devices,
     "SELECT device, os, model, app_version, pushed_ms FROM user_devices WHERE user_id = $1"
     " ORDER BY pushed_ms DESC, device LIMIT 64");
-SQL_STATEMENT(
-    last_epoch, "SELECT epoch FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT 1");
+USER_STATEMENT(user_last_epoch,
+    "SELECT epoch FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT 1");
 /* The last number of an epoch; NULL: the epoch is the newest. */
-SQL_STATEMENT(epoch_end,
+USER_STATEMENT(user_epoch_end,
     "SELECT (SELECT MIN(later.after_seq) FROM user_epochs AS later WHERE later.user_id = $1"
     " AND later.after_seq > mine.after_seq) FROM user_epochs AS mine WHERE mine.user_id = $1"
     " AND mine.epoch = $2 ORDER BY mine.after_seq DESC LIMIT 1");
@@ -95,7 +98,7 @@ SQL_STATEMENT(forget_epochs,
     "DELETE FROM user_epochs WHERE user_id = $1 AND after_seq < (SELECT MIN(after_seq) FROM ("
     " SELECT after_seq FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT $2)"
     " AS kept)");
-SQL_STATEMENT(count_conflicts, "SELECT COUNT(*) FROM user_conflicts WHERE user_id = $1");
+USER_STATEMENT(user_count_conflicts, "SELECT COUNT(*) FROM user_conflicts WHERE user_id = $1");
 /* Returns the number of rows if it is at most $2, and no row otherwise. */
 SQL_STATEMENT(check_rows,
     "SELECT n FROM (SELECT COUNT(*) AS n FROM user_items WHERE user_id = $1) AS counted"
@@ -113,9 +116,9 @@ struct sql_unit *user_unit_load(const char *user)
 
     if (unit == NULL)
         return NULL;
-    STEP(unit, &select_seq, SQL_ROWS_ANY, VALUE_CHARS(user));
+    STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_CHARS(user));
     STEP(unit, &count_items, SQL_ROWS_ANY, VALUE_CHARS(user));
-    STEP(unit, &last_epoch, SQL_ROWS_ANY, VALUE_CHARS(user));
+    STEP(unit, &user_last_epoch, SQL_ROWS_ANY, VALUE_CHARS(user));
     return unit;
 }
 
@@ -172,64 +175,4 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *e
             unit, &forget_epochs, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(USER_EPOCHS_MAX));
     }
     return unit;
-}
-
-/* ---- reading --------------------------------------------------------------------------------- */
-
-struct sql_unit *user_unit_read(const struct user_job *job)
-{
-    struct sql_unit *unit = create_unit(job->user);
-
-    tr_assert(job->kind != USER_PUSH);
-    if (unit == NULL)
-        return NULL;
-    STEP(unit, &select_seq, SQL_ROWS_ANY, VALUE_CHARS(job->user));
-    if (job->kind == USER_PULL) {
-        STEP(unit, &pull, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(job->after_seq),
-            VALUE_INT(job->limit), VALUE_INT(USER_PULL_BYTES_MAX));
-        STEP(unit, &last_row, SQL_ROWS_ANY, VALUE_CHARS(job->user));
-        STEP(unit, &last_epoch, SQL_ROWS_ANY, VALUE_CHARS(job->user));
-        STEP(unit, &epoch_end, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_CHARS(job->epoch));
-    } else if (job->kind == USER_CONFLICTS) {
-        STEP(unit, &list_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(job->limit));
-    } else {
-        STEP(unit, &count_kinds, SQL_ROWS_ANY, VALUE_CHARS(job->user));
-        STEP(unit, &list_devices, SQL_ROWS_ANY, VALUE_CHARS(job->user));
-        STEP(unit, &count_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user));
-    }
-    return unit;
-}
-
-enum { PULL_SEQ, PULL_ROWS, PULL_LAST_ROW, PULL_LAST_EPOCH, PULL_EPOCH_END };
-
-int64_t user_pull_seq(const struct user_job *job)
-{
-    return sql_unit_rows(job->unit, PULL_SEQ) == 0 ? 0 : sql_row_int(job->unit, PULL_SEQ, 0, 0);
-}
-
-int64_t user_pull_last_row(const struct user_job *job)
-{
-    return sql_row_is_null(job->unit, PULL_LAST_ROW, 0, 0)
-               ? 0
-               : sql_row_int(job->unit, PULL_LAST_ROW, 0, 0);
-}
-
-bool user_pull_is_known(const struct user_job *job)
-{
-    int64_t last = user_pull_seq(job);
-
-    if (job->epoch[0] != '\0' && job->after_seq > 0) {
-        if (sql_unit_rows(job->unit, PULL_EPOCH_END) == 0)
-            return false;
-        if (!sql_row_is_null(job->unit, PULL_EPOCH_END, 0, 0))
-            last = sql_row_int(job->unit, PULL_EPOCH_END, 0, 0);
-    }
-    return job->after_seq <= last;
-}
-
-struct span user_pull_epoch(const struct user_job *job)
-{
-    return sql_unit_rows(job->unit, PULL_LAST_EPOCH) == 0
-               ? SPAN("")
-               : sql_row_bytes(job->unit, PULL_LAST_EPOCH, 0, 0);
 }

@@ -22,6 +22,7 @@
 
 #include "auth/auth.h"
 #include "ops/service.h"
+#include "services/common/db_query.h"
 
 enum {
     USER_ID_SIZE_MAX = 255,
@@ -40,13 +41,12 @@ enum {
 
 /* A push is applied in this order, because an item needs its session. */
 enum user_kind { USER_SETTING, USER_MEMORY_STATE, USER_SESSION, USER_SESSION_ITEM, USER_KINDS };
-extern const char *const user_lists[USER_KINDS]; /* "settings": the member of `changes` */
-extern const char *const user_items[USER_KINDS]; /* "key": the member that names a row */
+extern const char *const user_lists[USER_KINDS + 1]; /* "settings": the member of `changes` */
+extern const char *const user_items[USER_KINDS];     /* "key": the member that names a row */
 
 struct users {
+    struct call_service calls; /* first: declared calls find it here */
     struct tr_system *system;
-    const struct tr_env *env;
-    struct sql *sql;
     struct tr_registry *actors; /* one per active user */
     _Atomic uint64_t epoch;     /* of this run; drawn again if the database goes back */
 };
@@ -60,7 +60,7 @@ void users_stop(void *state);
 
 static inline int64_t users_now_ms(const struct users *users)
 {
-    return (int64_t)(users->env->wall_ns(users->env->data) / 1000000);
+    return call_now_ms(&users->calls);
 }
 
 #endif

@@ -59,7 +59,7 @@ static void walk_roster(const struct commit_act *commit)
 
     if (commit->info.bytes.size == 0 || mls_group_info_read(commit->info.bytes, &info) != NULL)
         return;
-    tr_assert(commit_roster_create(&info, commit->info.bytes, &roster) == 0);
+    tr_assert(commit_roster_create(&info, &info, &roster) == 0);
     if (roster == NULL)
         return;
     tr_assert(roster->has_before && roster->gone_count == 0 && roster->count > 0);

@@ -56,13 +56,13 @@ static bool is_join(const struct commit_check *check)
     return act_has(check->act, ACT_COMMITS) && act_commit(check->act)->kind == COMMIT_JOIN;
 }
 
-/* Returns the stored group info, or empty: the server has none of that epoch, or the caller may not
- * see it. An account that joins by an external commit may. */
-static struct span stored_context(const struct commit_check *check)
+/* Reads the group as it was when the commit or proposal was made. Returns false if the server does
+ * not have it, or the caller may not see it. An account that joins by an external commit may. */
+static bool read_stored(const struct commit_check *check, struct mls_group_info *ret_info)
 {
-    if (!has_context(check) || !(is_in(check) || is_join(check)))
-        return (struct span){ NULL, 0 };
-    return sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0);
+    return check->mode != DELIVERY_BLIND && has_context(check) &&
+           (is_in(check) || is_join(check)) &&
+           mls_group_info_read(sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0), ret_info) == NULL;
 }
 
 /* ---- signatures ------------------------------------------------------------------------------ */
@@ -113,45 +113,33 @@ static const char *check_message(
     return NULL;
 }
 
-/* Reads the group as it was when the commit or proposal was made. Returns false if the server does
- * not have it. */
-static bool read_context(const struct commit_check *check, struct mls_group_info *ret_info)
-{
-    struct span context = stored_context(check);
-
-    return check->mode != DELIVERY_BLIND && context.size > 0 &&
-           mls_group_info_read(context, ret_info) == NULL;
-}
-
-static const char *check_signature(const struct commit_check *check)
+/* Checks the message and the proposals in its bundle. Only a member may learn whether the signatures
+ * fit the stored group. Of other callers the commit just counts as not verified; the conversation
+ * checks the right to join first. */
+static const char *check_signatures(struct commit_check *check, const struct mls_group_info *stored)
 {
     struct act_content *content = check->act->content;
-    struct mls_group_info info;
-
-    if (content == NULL || content->mls.wire != MLS_PUBLIC || !read_context(check, &info))
-        return NULL;
-    return check_message(&content->mls, &info, &content->is_verified);
-}
-
-/* Checks the proposals in a commit's bundle. Without a stored group info the commit vouches for
- * them. */
-static const char *check_proposals(const struct commit_check *check)
-{
     const struct commit_act *commit =
         act_has(check->act, ACT_COMMITS) ? act_commit(check->act) : NULL;
-    struct mls_message proposal;
-    struct mls_group_info info;
     const char *why = NULL;
-    bool is_verified;
 
-    if (commit == NULL || commit->proposal_count == 0 || !read_context(check, &info))
-        return NULL;
-    for (uint32_t i = 0; why == NULL && i < commit->proposal_count; i++) {
+    check->label = commit != NULL ? "InvalidCommit" : "InvalidMessage";
+    if (content != NULL && content->mls.wire == MLS_PUBLIC)
+        why = check_message(&content->mls, stored, &content->is_verified);
+    for (uint32_t i = 0; why == NULL && commit != NULL && i < commit->proposal_count; i++) {
+        struct mls_message proposal;
+        bool is_verified;
+
+        check->label = "InvalidMessage";
         why = mls_message_read(commit->proposals[i].bytes, &proposal);
         if (why == NULL && proposal.wire == MLS_PUBLIC)
-            why = check_message(&proposal, &info, &is_verified);
+            why = check_message(&proposal, stored, &is_verified);
     }
-    return why;
+    if (why == NULL || is_in(check))
+        return why;
+    if (content != NULL)
+        content->is_verified = false;
+    return NULL;
 }
 
 /* ---- proposals by reference ------------------------------------------------------------------ */
@@ -246,14 +234,15 @@ static const char *check_context(const struct act *act, const struct mls_group_i
     return NULL;
 }
 
-static const char *read_roster(struct commit_check *check, const struct mls_group_info *info)
+static const char *read_roster(struct commit_check *check, const struct mls_group_info *info,
+    const struct mls_group_info *stored)
 {
     struct act *act = check->act;
     int rc;
 
     if (act->content != NULL && act->content->bytes.size == 0)
         return NULL;
-    rc = commit_roster_create(info, stored_context(check), &act->info->roster);
+    rc = commit_roster_create(info, stored, &act->info->roster);
     if (rc < 0)
         act->decoded.failed = rc;
     if (rc == 0 && act->info->roster == NULL && check->mode == DELIVERY_ASSISTED)
@@ -261,7 +250,7 @@ static const char *read_roster(struct commit_check *check, const struct mls_grou
     return NULL;
 }
 
-static const char *check_group_info(struct commit_check *check)
+static const char *check_group_info(struct commit_check *check, const struct mls_group_info *stored)
 {
     struct act *act = check->act;
     struct mls_group_info info;
@@ -287,36 +276,23 @@ static const char *check_group_info(struct commit_check *check)
         !span_equal(info.confirmation_tag, act->content->mls.confirmation_tag))
         return "The group info has another confirmation tag than the commit.";
     why = mls_group_info_check(&info);
-    return why != NULL ? why : read_roster(check, &info);
-}
-
-/* Only a member may learn whether the signatures fit the stored group. Of other callers the commit
- * just counts as not verified; the conversation checks the right to join first. */
-static void check_signatures(struct commit_check *check)
-{
-    check->label = act_has(check->act, ACT_COMMITS) ? "InvalidCommit" : "InvalidMessage";
-    check->why = check_signature(check);
-    if (check->why == NULL) {
-        check->label = "InvalidMessage";
-        check->why = check_proposals(check);
-    }
-    if (check->why == NULL || is_in(check))
-        return;
-    check->why = NULL;
-    if (check->act->content != NULL)
-        check->act->content->is_verified = false;
+    return why != NULL ? why : read_roster(check, &info, stored);
 }
 
 int commit_check_run(void *argument)
 {
     struct commit_check *check = argument;
+    struct mls_group_info info;
+    const struct mls_group_info *stored = read_stored(check, &info) ? &info : NULL;
 
     tr_assert(check->act != NULL && check->why == NULL);
-    check_signatures(check);
+    /* Without a stored group info the commit vouches for its proposals. */
+    if (stored != NULL)
+        check->why = check_signatures(check, stored);
     if (check->why != NULL)
         return 0;
     check->label = "InvalidGroupInfo";
-    check->why = check_group_info(check);
+    check->why = check_group_info(check, stored);
     if (check->why == NULL && act_has(check->act, ACT_COMMITS))
         act_commit(check->act)->knows_proposals = knows_proposals(check);
     return 0;

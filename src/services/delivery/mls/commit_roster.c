@@ -100,18 +100,16 @@ static void find_changes(
 }
 
 /* A group from before a reset is unrelated and is not compared. */
-static int compare_before(
-    struct commit_roster *roster, const struct mls_group_info *after, struct span bytes)
+static int compare_before(struct commit_roster *roster, const struct mls_group_info *after,
+    const struct mls_group_info *stored)
 {
     struct commit_leaf *before;
-    struct mls_group_info info;
     uint32_t count = 0;
     int rc;
 
-    if (bytes.size == 0 || mls_group_info_read(bytes, &info) != NULL ||
-        !span_equal(info.context.group_id, after->context.group_id))
+    if (stored == NULL || !span_equal(stored->context.group_id, after->context.group_id))
         return 0;
-    rc = read_leaves(info.ratchet_tree, &before, &count);
+    rc = read_leaves(stored->ratchet_tree, &before, &count);
     if (rc < 0 || before == NULL)
         return rc;
     roster->gone = base_calloc((count + 1) * sizeof *roster->gone);
@@ -126,8 +124,8 @@ static int compare_before(
     return rc;
 }
 
-int commit_roster_create(
-    const struct mls_group_info *after, struct span before, struct commit_roster **ret_roster)
+int commit_roster_create(const struct mls_group_info *after, const struct mls_group_info *before,
+    struct commit_roster **ret_roster)
 {
     struct commit_roster *roster = base_calloc(sizeof *roster);
     int rc;

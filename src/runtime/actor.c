@@ -268,25 +268,19 @@ static enum verdict actor_end(struct tr__worker *worker, struct tr_box *box)
 /* Put the messages that a registered predecessor left before those sent to this actor. */
 static void actor_inherit(struct tr_box *box, const void *payload)
 {
-    struct tr__cell *left, *first;
+    struct tr__cell *left, *cell;
     uint64_t counted = 0;
 
     memcpy(&left, payload, sizeof left);
     if (left == NULL)
         return;
-    first = left->next;
-    for (struct tr__cell *cell = first;; cell = cell->next) {
+    cell = left;
+    do {
         counted += (cell->flags & CELL_COUNTED) != 0;
-        if (cell == left)
-            break;
-    }
+        cell = cell->next;
+    } while (cell != left);
     atomic_fetch_add_explicit(&box->word, counted * WORD_COUNT_ONE, memory_order_acq_rel);
-    if (box->fifo != NULL) {
-        left->next = box->fifo->next;
-        box->fifo->next = first;
-    } else {
-        box->fifo = left;
-    }
+    tr__queue_prepend(&box->fifo, left);
 }
 
 enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)

@@ -66,13 +66,6 @@ int tr__ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__cell 
 
 /* ---- the short path ------------------------------------------------------------------------- */
 
-static uint32_t ask_life_of(struct tr_box *box)
-{
-    const struct tr__ext *ext = tr__get(box->ext);
-
-    return ext == NULL ? 0 : ext->restarts;
-}
-
 /* An ask without deadline, token, hold or lane, to an actor of this system. */
 static inline int ask_quickly(
     struct tr_context *ctx, struct tr_box *to, const void *message, size_t size, uint32_t tag)
@@ -80,7 +73,7 @@ static inline int ask_quickly(
     struct tr__worker *worker = ctx->worker;
     struct tr_box *box = ctx->box;
     struct tr__cell *cell = tr__cell_alloc(worker, 0);
-    uint32_t life = ask_life_of(box);
+    uint32_t life = tr__life_of(box);
     uint64_t word;
     int rc;
 
@@ -191,7 +184,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         goto fail;
     }
     cell->flags = (uint8_t)(o->lane & CELL_LANE);
-    sequence = o->hold ? tr__get(box->ext)->hold_sequence : ask_life_of(box);
+    sequence = o->hold ? tr__get(box->ext)->hold_sequence : tr__life_of(box);
     cell->sequence = (uint8_t)sequence;
     cell->tag = o->tag;
     if (o->hold)

@@ -181,7 +181,6 @@ static void slot_release(struct tr_box *box)
     tr__cache_leave(cache);
 }
 
-/* Never launched: no other thread knows the box. */
 void tr__box_discard(struct tr_box *box)
 {
     struct tr__ext *ext = tr__ext_of(box);

@@ -99,6 +99,23 @@ static inline struct tr_box *tr__cell_asker(const struct tr__cell *cell)
     return (struct tr_box *)(uintptr_t)(cell->opt & OPT_ADDRESS);
 }
 
+/* ---- chains of cells, as they arrive: newest first ------------------------------------------ */
+
+/* Turn a chain round, oldest first, up to but without `stop`, and add up the cells' flags. */
+static inline struct tr__cell *tr__chain_reverse(
+    struct tr__cell *newest, const struct tr__cell *stop, uint32_t *flags)
+{
+    struct tr__cell *list = NULL, *next;
+
+    for (struct tr__cell *cell = newest; cell != NULL && cell != stop; cell = next) {
+        next = cell->next;
+        *flags |= cell->flags;
+        cell->next = list;
+        list = cell;
+    }
+    return list;
+}
+
 /* ---- queues of cells: circular, the handle points to the last ------------------------------- */
 
 static inline void tr__queue_add(struct tr__cell **queue, struct tr__cell *cell)
@@ -112,15 +129,24 @@ static inline void tr__queue_add(struct tr__cell **queue, struct tr__cell *cell)
     *queue = cell;
 }
 
+/* Put a whole queue in front of another. */
+static inline void tr__queue_prepend(struct tr__cell **queue, struct tr__cell *front)
+{
+    struct tr__cell *first;
+
+    if (*queue == NULL) {
+        *queue = front;
+    } else if (front != NULL) {
+        first = (*queue)->next;
+        (*queue)->next = front->next;
+        front->next = first;
+    }
+}
+
 static inline void tr__queue_add_front(struct tr__cell **queue, struct tr__cell *cell)
 {
-    if (*queue == NULL) {
-        cell->next = cell;
-        *queue = cell;
-    } else {
-        cell->next = (*queue)->next;
-        (*queue)->next = cell;
-    }
+    cell->next = cell;
+    tr__queue_prepend(queue, cell);
 }
 
 /* The first, or NULL. */

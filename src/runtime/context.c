@@ -65,9 +65,7 @@ uint64_t tr_self_id(const struct tr_context *ctx)
 
 uint32_t tr_self_restarts(const struct tr_context *ctx)
 {
-    const struct tr__ext *ext = tr__ext_of(ctx->box);
-
-    return ext == NULL ? 0 : ext->restarts;
+    return tr__life_of(ctx->box);
 }
 
 uint64_t tr_deadline_ns(const struct tr_context *ctx)
@@ -97,20 +95,11 @@ int tr_stash(struct tr_context *ctx)
 void tr_unstash(struct tr_context *ctx)
 {
     struct tr__ext *ext = tr__ext_of(ctx->box);
-    struct tr__cell *stash;
 
     if (ext == NULL || ext->stash == NULL)
         return;
-    stash = ext->stash;
+    tr__queue_prepend(&ctx->box->fifo, ext->stash);
     ext->stash = NULL;
-    if (ctx->box->fifo == NULL) {
-        ctx->box->fifo = stash;
-    } else {
-        struct tr__cell *first = ctx->box->fifo->next;
-
-        ctx->box->fifo->next = stash->next;
-        stash->next = first;
-    }
     ctx->after |= AFTER_HOLD; /* leaves the fast path, which does not look at the queue */
 }
 

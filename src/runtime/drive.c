@@ -92,7 +92,6 @@ static int drive_turns(struct tr_system *system, uint32_t turns_max)
     return (int)turns;
 }
 
-/* Wait until there is work, a descriptor is ready, or a timer is due. */
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns)
 {
     if (atomic_load_explicit(&system->running, memory_order_seq_cst) != 0)

@@ -59,6 +59,14 @@ static inline struct tr__ext *tr__ext_of(const struct tr_box *box)
     return atomic_load_explicit(&box->ext, memory_order_acquire);
 }
 
+/* Which life of the actor this is: answers to asks of an earlier one are late. */
+static inline uint32_t tr__life_of(const struct tr_box *box)
+{
+    const struct tr__ext *ext = tr__ext_of(box);
+
+    return ext == NULL ? 0 : ext->restarts;
+}
+
 /* ---- the state an actor hands back ---------------------------------------------------------- */
 
 /* The state an actor hands back when it ends (ret_done of tr_spawn_options). The actor's

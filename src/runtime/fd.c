@@ -286,7 +286,6 @@ static void slot_ready(struct tr_system *system, struct tr__fd_slot *slot, int f
     }
 }
 
-/* By the worker whose epoll reported it. */
 void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned events)
 {
     struct tr__fd_slot *slot = slot_of(system, fd);

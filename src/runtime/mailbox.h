@@ -52,40 +52,25 @@ static inline void tr__copy_words(void *to, const void *from, size_t size)
     tr__word32 *t = to;
     const volatile tr__word32 *f = from; /* volatile keeps the compiler from widening the loads */
 
+#define WORD(n)                                                                                    \
+    case n:                                                                                        \
+        t[(n)-1] = f[(n)-1];                                                                       \
+        __attribute__((fallthrough))
     switch (size / 4) {
-    case 10:
-        t[9] = f[9];
-        __attribute__((fallthrough));
-    case 9:
-        t[8] = f[8];
-        __attribute__((fallthrough));
-    case 8:
-        t[7] = f[7];
-        __attribute__((fallthrough));
-    case 7:
-        t[6] = f[6];
-        __attribute__((fallthrough));
-    case 6:
-        t[5] = f[5];
-        __attribute__((fallthrough));
-    case 5:
-        t[4] = f[4];
-        __attribute__((fallthrough));
-    case 4:
-        t[3] = f[3];
-        __attribute__((fallthrough));
-    case 3:
-        t[2] = f[2];
-        __attribute__((fallthrough));
-    case 2:
-        t[1] = f[1];
-        __attribute__((fallthrough));
-    case 1:
-        t[0] = f[0];
-        __attribute__((fallthrough));
+        WORD(10);
+        WORD(9);
+        WORD(8);
+        WORD(7);
+        WORD(6);
+        WORD(5);
+        WORD(4);
+        WORD(3);
+        WORD(2);
+        WORD(1);
     default:
         break;
     }
+#undef WORD
 }
 
 static inline void tr__copy_small(void *to, const void *from, size_t size)

@@ -324,6 +324,22 @@ static struct tr__chunk *chunk_create(struct tr_system *system, uint8_t class)
     return chunk;
 }
 
+static void slot_push(struct tr__worker *worker, struct tr_box *box)
+{
+    box->run_next = worker->slots[box->class];
+    worker->slots[box->class] = box;
+    worker->slot_counts[box->class]++;
+}
+
+static struct tr_box *slot_pop(struct tr__worker *worker, uint8_t class)
+{
+    struct tr_box *box = worker->slots[class];
+
+    worker->slots[class] = box->run_next;
+    worker->slot_counts[class]--;
+    return box;
+}
+
 /* Give the worker some slots of a class. */
 static bool slots_refill(struct tr__worker *worker, uint8_t class)
 {
@@ -335,9 +351,7 @@ static bool slots_refill(struct tr__worker *worker, uint8_t class)
         struct tr_box *box = system->slot_depot[class];
 
         system->slot_depot[class] = box->run_next;
-        box->run_next = worker->slots[class];
-        worker->slots[class] = box;
-        worker->slot_counts[class]++;
+        slot_push(worker, box);
     }
     if (worker->slots[class] == NULL) {
         chunk = system->carving[class];
@@ -355,9 +369,7 @@ static bool slots_refill(struct tr__worker *worker, uint8_t class)
             poison(box->state, slot_sizes[class] - offsetof(struct tr_box, state));
             /* Pairs with the acquire in slots_each. */
             atomic_store_explicit(&chunk->slot_used, used + 1, memory_order_release);
-            box->run_next = worker->slots[class];
-            worker->slots[class] = box;
-            worker->slot_counts[class]++;
+            slot_push(worker, box);
         }
     }
     pthread_mutex_unlock(&system->memory_lock);
@@ -375,9 +387,7 @@ struct tr_box *tr__slot_alloc(struct tr__worker *worker, uint32_t state_size)
         class = 0; /* the state is behind a pointer */
     if (worker->slots[class] == NULL && !slots_refill(worker, class))
         return NULL;
-    box = worker->slots[class];
-    worker->slots[class] = box->run_next;
-    worker->slot_counts[class]--;
+    box = slot_pop(worker, class);
     unpoison(box->state, slot_sizes[class] - offsetof(struct tr_box, state));
     return box;
 }
@@ -392,15 +402,12 @@ void tr__slot_free(struct tr__worker *worker, struct tr_box *box)
     uint8_t class = box->class;
 
     poison(box->state, slot_sizes[class] - offsetof(struct tr_box, state));
-    box->run_next = worker->slots[class];
-    worker->slots[class] = box;
-    if (++worker->slot_counts[class] <= SLOT_CACHE_MAX)
+    slot_push(worker, box);
+    if (worker->slot_counts[class] <= SLOT_CACHE_MAX)
         return;
     pthread_mutex_lock(&worker->system->memory_lock);
     while (worker->slot_counts[class] > SLOT_CACHE_MAX / 2) {
-        box = worker->slots[class];
-        worker->slots[class] = box->run_next;
-        worker->slot_counts[class]--;
+        box = slot_pop(worker, class);
         box->run_next = worker->system->slot_depot[class];
         worker->system->slot_depot[class] = box;
     }

@@ -123,14 +123,12 @@ struct tr__worker *tr__pace_leader(const struct tr_system *system)
     return solo == 0 ? NULL : system->workers[solo - 1];
 }
 
-/* Small messages are to run on all workers now, however little waits. */
 bool tr__pace_wants_all(const struct tr_system *system)
 {
     return tr__get(system->pace.phase) == PACE_TRY_ALL ||
            (tr__get(system->pace.phase) == PACE_HOLD && tr__get(system->pace.all_won));
 }
 
-/* At a tick: if messages are small, decide which workers run. True if no sibling is to be woken. */
 bool tr__pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
 {
     struct tr_system *system = worker->system;

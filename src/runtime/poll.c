@@ -131,7 +131,6 @@ void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
     }
 }
 
-/* The rest of a pause, or less: until a message comes, or a descriptor that comes first. */
 void tr__worker_pause(struct tr__worker *worker, uint64_t now_ns, int timeout_ms)
 {
     uint64_t left_ns = worker->polled_ns + worker->pause_ns - now_ns;

@@ -16,18 +16,12 @@
 
 /* ---- queues --------------------------------------------------------------------------------- */
 
-/* Sort a chain, newest first and ending before `stop`, into the box's queues, oldest first. */
-tr__noinline void tr__absorb(
-    struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop)
+/* Sort a list, oldest first, into the box's queues. */
+tr__noinline void tr__absorb_list(struct tr_box *box, struct tr__cell *list)
 {
-    struct tr__cell *list = NULL, *next;
+    struct tr__cell *next;
     struct tr__ext *ext;
 
-    for (struct tr__cell *cell = newest; cell != NULL && cell != stop; cell = next) {
-        next = cell->next;
-        cell->next = list;
-        list = cell;
-    }
     for (struct tr__cell *cell = list; cell != NULL; cell = next) {
         bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
                        (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD) ||
@@ -48,17 +42,13 @@ tr__noinline void tr__absorb(
     }
 }
 
-/* Absorb a list that is oldest first already. */
-tr__noinline void tr__absorb_list(struct tr_box *box, struct tr__cell *list)
+/* Sort a chain, newest first and ending before `stop`, into the box's queues, oldest first. */
+tr__noinline void tr__absorb(
+    struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop)
 {
-    struct tr__cell *newest = NULL, *next;
+    uint32_t flags = 0;
 
-    for (struct tr__cell *cell = list; cell != NULL; cell = next) {
-        next = cell->next;
-        cell->next = newest;
-        newest = cell;
-    }
-    tr__absorb(box, newest, NULL);
+    tr__absorb_list(box, tr__chain_reverse(newest, stop, &flags));
 }
 
 /* Take the arrived cells off the word, and `counted` off its count. */
@@ -105,19 +95,7 @@ void tr__drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t han
     }
     if (dropped > 0)
         atomic_fetch_sub_explicit(&box->word, dropped * WORD_COUNT_ONE, memory_order_acq_rel);
-    if (kept != NULL) {
-        struct tr__cell *last = kept;
-
-        /* In front again, in their order. */
-        if (box->fifo != NULL) {
-            struct tr__cell *first = box->fifo->next;
-
-            box->fifo->next = last->next;
-            last->next = first;
-        } else {
-            box->fifo = last;
-        }
-    }
+    tr__queue_prepend(&box->fifo, kept); /* in front again, in their order */
 }
 
 /* ---- handling one cell ---------------------------------------------------------------------- */
@@ -128,13 +106,6 @@ static enum tr_next call_event(
     if (box->type->event == NULL)
         return TR_GO;
     return box->type->event(worker->ctx.self, &worker->ctx, event);
-}
-
-static uint32_t queue_life_of(const struct tr_box *box)
-{
-    const struct tr__ext *ext = tr__ext_of(box);
-
-    return ext == NULL ? 0 : ext->restarts;
 }
 
 /* Is the cell the answer to an ask of this life, or to this hold? */
@@ -167,7 +138,7 @@ static enum tr_next handle_reply(
             tr__wait_stop(box);
         }
     } else {
-        current = is_of(cell, queue_life_of(box));
+        current = is_of(cell, tr__life_of(box));
     }
     if (!current && cell->flags & CELL_HOLD && ext != NULL && ext->has_hold_at_stop)
         current = is_of(cell, ext->hold_at_stop);
@@ -206,7 +177,7 @@ tr__noinline enum tr_next tr__handle_event(
         event.value = work->argument;
         event.id = 0;
         tr__add(box->asks, UINT32_MAX);
-        if (work->life != queue_life_of(box)) { /* of a life before the restart */
+        if (work->life != tr__life_of(box)) { /* of a life before the restart */
             tr__work_dropped(work);
             return TR_GO;
         }

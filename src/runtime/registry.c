@@ -376,7 +376,6 @@ bool tr__registry_is_closing(const struct tr__registry_entry *entry)
     return tr__get(entry->registry->closing);
 }
 
-/* Give a message left in the box of an ended actor to its successor. False if there is none. */
 bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
     struct tr_box *from, struct tr__cell *cell)
 {
@@ -401,7 +400,6 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
     return adopted;
 }
 
-/* Remove the entry of an actor that has ended, or start its successor. */
 void tr__registry_ended(
     struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry)
 {

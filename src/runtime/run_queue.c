@@ -38,18 +38,10 @@ tr__cold int tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box)
     return tr__schedule_here(worker, box);
 }
 
-/* A thief is inside or wants to be. */
 tr__cold int tr__schedule_contended(struct tr__worker *worker, struct tr_box *box)
 {
-    struct tr_box *old;
-
     tr__run_enter_slow(worker);
-    old = tr__get(worker->next);
-    tr__set(worker->next, box);
-    if (old != NULL)
-        tr__run_push(worker, old);
-    tr__run_leave(worker);
-    return 0;
+    return tr__run_next(worker, box);
 }
 
 void tr__schedule(struct tr__worker *worker, struct tr_box *box)
@@ -62,7 +54,6 @@ void tr__schedule(struct tr__worker *worker, struct tr_box *box)
         tr__inject(system, box);
 }
 
-/* From a turn that has had its share: behind everything. */
 void tr__worker_queue(struct tr__worker *worker, struct tr_box *box)
 {
     if (unlikely(worker->schedule_slowly & (SLOWLY_SIMULATED | SLOWLY_ENDING))) {
@@ -119,8 +110,6 @@ static bool thief_enter(struct tr__worker *victim)
     return true;
 }
 
-/* Take half of the victim's queue, oldest first; if the victim is stuck, all of it and its `next`.
- */
 bool tr__worker_steal(struct tr__worker *worker, struct tr__worker *victim, bool stuck)
 {
     struct tr__run_queue loot = { 0 };
@@ -214,7 +203,6 @@ static void inject_to(struct tr__worker *target, struct tr_box *box)
         &target->inject, &head, box, memory_order_seq_cst, memory_order_relaxed));
 }
 
-/* From a thread that is no worker of the system. */
 void tr__inject(struct tr_system *system, struct tr_box *box)
 {
     uint32_t solo = tr__get(system->pace.solo);

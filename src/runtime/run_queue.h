@@ -43,19 +43,24 @@ void tr__run_enter_slow(struct tr__worker *worker);
 int tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box);
 int tr__schedule_contended(struct tr__worker *worker, struct tr_box *box);
 
-static inline void tr__run_enter(struct tr__worker *worker)
+/* False if a thief is inside or wants to be: then tr__run_enter_slow() enters. */
+static inline bool tr__run_try_enter(struct tr__worker *worker)
 {
 #if TR__TSAN
     atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
-    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0))
-        tr__run_enter_slow(worker);
+    return likely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) == 0);
 #else
     atomic_store_explicit(&worker->in_queue, 1, memory_order_relaxed);
     /* The compiler keeps the order; between cores the thief's membarrier does. */
     atomic_signal_fence(memory_order_seq_cst);
-    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
-        tr__run_enter_slow(worker);
+    return likely(atomic_load_explicit(&worker->thief, memory_order_acquire) == 0);
 #endif
+}
+
+static inline void tr__run_enter(struct tr__worker *worker)
+{
+    if (unlikely(!tr__run_try_enter(worker)))
+        tr__run_enter_slow(worker);
 }
 
 static inline void tr__run_leave(struct tr__worker *worker)
@@ -89,30 +94,27 @@ static inline struct tr_box *tr__run_pop(struct tr__worker *worker)
     return box;
 }
 
-/* Schedule from a send on this worker: the actor runs next. Returns 0, so that the slow ways can be
- * the last thing a send does and it need not save registers for them. */
-static inline int tr__schedule_here(struct tr__worker *worker, struct tr_box *box)
+/* Make the actor the next one, and leave. */
+static inline int tr__run_next(struct tr__worker *worker, struct tr_box *box)
 {
-    struct tr_box *old;
+    struct tr_box *old = tr__get(worker->next);
 
-    if (unlikely(worker->schedule_slowly != 0))
-        return tr__schedule_slowly(worker, box);
-#if TR__TSAN
-    atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
-    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0))
-        return tr__schedule_contended(worker, box);
-#else
-    atomic_store_explicit(&worker->in_queue, 1, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* see tr__run_enter */
-    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
-        return tr__schedule_contended(worker, box);
-#endif
-    old = tr__get(worker->next);
     tr__set(worker->next, box);
     if (old != NULL)
         tr__run_push(worker, old);
     tr__run_leave(worker);
     return 0;
+}
+
+/* Schedule from a send on this worker: the actor runs next. Returns 0, so that the slow ways can be
+ * the last thing a send does and it need not save registers for them. */
+static inline int tr__schedule_here(struct tr__worker *worker, struct tr_box *box)
+{
+    if (unlikely(worker->schedule_slowly != 0))
+        return tr__schedule_slowly(worker, box);
+    if (unlikely(!tr__run_try_enter(worker)))
+        return tr__schedule_contended(worker, box);
+    return tr__run_next(worker, box);
 }
 
 #endif

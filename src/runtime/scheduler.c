@@ -116,7 +116,7 @@ void tr__worker_advance(struct tr__worker *worker, uint64_t now)
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
-static inline struct tr_box *worker_pick(struct tr__worker *worker)
+inline struct tr_box *tr__worker_pick(struct tr__worker *worker)
 {
     struct tr_box *box;
 
@@ -139,12 +139,7 @@ static inline struct tr_box *worker_pick(struct tr__worker *worker)
     return box;
 }
 
-struct tr_box *tr__worker_pick(struct tr__worker *worker)
-{
-    return worker_pick(worker);
-}
-
-static inline void worker_run(struct tr__worker *worker, struct tr_box *box)
+inline void tr__worker_run(struct tr__worker *worker, struct tr_box *box)
 {
     worker->turn_ns = worker->now_ns;
     if (unlikely(worker->sample_box == box)) {
@@ -160,11 +155,6 @@ static inline void worker_run(struct tr__worker *worker, struct tr_box *box)
     /* Release: the turn's reads of published values come before. See snapshot.c. */
     atomic_store_explicit(
         &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
-}
-
-void tr__worker_run(struct tr__worker *worker, struct tr_box *box)
-{
-    worker_run(worker, box);
 }
 
 /* ---- idle ----------------------------------------------------------------------------------- */
@@ -344,10 +334,10 @@ void *tr__worker_main(void *argument)
     tr__self = worker;
     worker->now_ns = worker->tick_ns = tr__now(system);
     for (;;) {
-        struct tr_box *box = worker_pick(worker);
+        struct tr_box *box = tr__worker_pick(worker);
 
         if (likely(box != NULL)) {
-            worker_run(worker, box);
+            tr__worker_run(worker, box);
             continue;
         }
         if (unlikely(tr__get(system->ending)))

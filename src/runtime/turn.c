@@ -23,15 +23,12 @@ enum { BACKGROUND_SKIP_MAX = 32 };
 
 static struct tr__cell *next_message(struct tr_box *box, struct tr__ext *ext)
 {
-    struct tr__cell *cell;
-
     if (ext != NULL && ext->background != NULL &&
         (box->fifo == NULL || ++ext->background_skipped >= BACKGROUND_SKIP_MAX)) {
         ext->background_skipped = 0;
         return tr__queue_take(&ext->background);
     }
-    cell = tr__queue_take(&box->fifo);
-    return cell;
+    return tr__queue_take(&box->fifo);
 }
 
 /* No life of the actor is there to handle a message: it has not started, or it waits for a restart.
@@ -227,21 +224,6 @@ static tr__noinline bool leave_quickly(struct tr__worker *worker, struct tr_box 
     return true;
 }
 
-/* Turn a chain round, oldest first, up to but without `stop`, and add up the cells' flags. */
-static inline struct tr__cell *turn_reversed(
-    struct tr__cell *newest, const struct tr__cell *stop, uint32_t *flags)
-{
-    struct tr__cell *list = NULL, *next;
-
-    for (struct tr__cell *cell = newest; cell != NULL && cell != stop; cell = next) {
-        next = cell->next;
-        *flags |= cell->flags;
-        cell->next = list;
-        list = cell;
-    }
-    return list;
-}
-
 /* Take the cells that the last turn left, as a list. False if one of them, or of those beside,
  * needs the slow path. */
 static tr__noinline bool take_leftovers(
@@ -331,7 +313,7 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
         return false;
     turn->last = tr__word_cell(word);
     turn->list =
-        turn->last == turn->top ? NULL : turn_reversed(turn->last, turn->top, &turn->flags);
+        turn->last == turn->top ? NULL : tr__chain_reverse(turn->last, turn->top, &turn->flags);
     turn->word = (word & ~WORD_ARRIVED) - turn->counted * WORD_COUNT_ONE;
     turn->counted = 0;
     if (turn->top != NULL)
@@ -469,7 +451,7 @@ static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
         turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
         if (turn.list == NULL) {
             turn.last = turn.top = tr__word_cell(turn.word);
-            turn.list = turn_reversed(turn.top, NULL, &turn.flags);
+            turn.list = tr__chain_reverse(turn.top, NULL, &turn.flags);
         }
         turn_loop(worker, box, &turn, worker->turn_budget);
     }

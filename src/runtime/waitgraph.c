@@ -119,8 +119,6 @@ void tr__wait_stop(struct tr_box *box)
         atomic_store_explicit(&box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
 }
 
-/* Clears the edge only if it has the number of this hold: another number is that of a later
- * hold. */
 void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
 {
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
@@ -132,9 +130,6 @@ void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
             return;
 }
 
-/* Another actor must answer the hold of `box` now, because the ask was forwarded. TR_EDEADLOCK if
- * `box` would then wait in a circle: the edge is withdrawn, and the caller answers the hold with
- * that error. */
 int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
 {
     uint64_t edges[CYCLE_MAX] = { 0 };
@@ -278,8 +273,6 @@ bool tr__unpark(struct tr_box *on)
     return more;
 }
 
-/* Wake all waiters: the box is closed, a reserved slot was cancelled, or its actor begins to
- * hold. */
 void tr__unpark_all(struct tr_box *on)
 {
     struct tr__ext *ext;
@@ -292,7 +285,6 @@ void tr__unpark_all(struct tr_box *on)
     pthread_mutex_unlock(lock);
 }
 
-/* Remove the actor from the waiters of the full box. */
 void tr__park_cancel(struct tr__ext *ext)
 {
     struct tr_box *on = ext->park.on;
@@ -328,7 +320,6 @@ bool tr__park_is_linked(struct tr_box *box)
     return linked;
 }
 
-/* Add a thread that waits for room or, without for_room, for the end of the actor. */
 void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool for_room)
 {
     pthread_mutex_t *lock = tr__box_lock(on);

@@ -98,7 +98,6 @@ static void watch_notify(struct tr__watch *watch, enum tr_why why)
         tr__cell_release(watch->watcher->system, cell);
 }
 
-/* The target ends: its watchers hear of it. */
 void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
 {
     pthread_mutex_t *lock = tr__box_lock(box);
@@ -108,7 +107,6 @@ void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why wh
     pthread_mutex_unlock(lock);
 }
 
-/* The target restarts: links are of one life, watches of the actor. */
 void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
 {
     pthread_mutex_t *lock = tr__box_lock(box);
@@ -124,7 +122,6 @@ void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     pthread_mutex_unlock(lock);
 }
 
-/* The notice is being handled: return the target's id and free the watch. */
 uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -143,7 +140,6 @@ uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
     return id;
 }
 
-/* The watcher ends or restarts. */
 void tr__watching_fini(struct tr__ext *ext)
 {
     while (ext->watching != NULL) {
@@ -247,7 +243,6 @@ fail:
     return rc;
 }
 
-/* Take over this actor's half. */
 void tr__link_back(struct tr_box *box, const void *payload)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -262,7 +257,6 @@ void tr__link_back(struct tr_box *box, const void *payload)
     ext->watching = watch;
 }
 
-/* The actor ended before it took over its half. */
 void tr__link_dropped(const void *payload)
 {
     struct tr__watch *watch;

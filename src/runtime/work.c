@@ -94,7 +94,6 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
 {
     struct tr_system *system = ctx->worker->system;
     struct tr__work *work = base_calloc(sizeof *work);
-    const struct tr__ext *ext;
     int rc = 0;
 
     if (work == NULL)
@@ -103,15 +102,12 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
         .argument = argument,
         .drop = drop,
         .box = ctx->box,
-        .system = system,
-        .tag = tag };
+        .life = tr__life_of(ctx->box) };
     work->cell = tr__event_cell(system, CELL_WORK, tag, (uint64_t)(uintptr_t)work, NULL, 0);
     if (work->cell == NULL) {
         base_free(work);
         return TR_ENOMEM;
     }
-    ext = atomic_load_explicit(&ctx->box->ext, memory_order_acquire);
-    work->life = ext == NULL ? 0 : ext->restarts;
     pthread_mutex_lock(&system->work.lock);
     if (system->work.queued >= WORK_QUEUE_MAX) {
         rc = TR_EFULL;
@@ -144,7 +140,6 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
     return rc;
 }
 
-/* All threads end after the work that is queued. */
 void tr__work_pool_stop(struct tr_system *system)
 {
     pthread_mutex_lock(&system->work.lock);

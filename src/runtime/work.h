@@ -17,8 +17,6 @@ struct tr__work {
     void *argument;
     void (*drop)(void *argument);
     struct tr_box *box;
-    struct tr_system *system;
-    uint32_t tag;
     int status;
     struct tr__work *next;
     struct tr__cell *cell; /* allocated with the work, so that delivering cannot fail */

@@ -44,7 +44,6 @@ struct tr__ext {
     struct tr_done *done;
     void *initial; /* copy of the state for restarts */
     uint64_t net_node;
-    uint32_t net_tag;
 };
 
 /* Return the ext, created if there is none. NULL when memory is out or the actor is GONE. */

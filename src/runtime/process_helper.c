@@ -441,13 +441,13 @@ static uint64_t now_ns(void)
 
 static int helper_reserve(struct helper *helper)
 {
-    uint32_t capacity = helper->capacity == 0 ? 16 : 2 * helper->capacity;
+    uint32_t capacity = helper->capacity;
     struct helped *children;
     struct pollfd *polls;
 
-    if (helper->count < helper->capacity)
+    if (helper->count < capacity)
         return 0;
-    children = base_realloc(helper->children, capacity * sizeof *children);
+    children = base_grow(helper->children, &capacity, 16, sizeof *children);
     if (children == NULL)
         return ENOMEM;
     helper->children = children;

@@ -238,13 +238,11 @@ static void ready_sift(struct tr__heap *heap, struct tr__node *node)
 int tr__heap_add(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns)
 {
     if (heap->count == heap->capacity) {
-        uint32_t capacity = heap->capacity == 0 ? 64 : 2 * heap->capacity;
-        struct tr__node **nodes = base_realloc(heap->nodes, capacity * sizeof(struct tr__node *));
+        struct tr__node **nodes = base_grow(heap->nodes, &heap->capacity, 64, sizeof *nodes);
 
         if (nodes == NULL)
             return TR_ENOMEM;
         heap->nodes = nodes;
-        heap->capacity = capacity;
     }
     node->due_ns = due_ns;
     ready_put(heap, heap->count++, node);

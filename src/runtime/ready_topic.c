@@ -70,7 +70,6 @@ static void topic_forget(struct tr__topic *inner, struct subscriber *subscriber)
 static int place_alloc(struct tr_topic *self, uint32_t *ret_place)
 {
     struct tr__topic *inner = self->inner;
-    uint32_t capacity = inner->capacity == 0 ? 16 : 2 * inner->capacity;
     struct subscriber **places;
 
     if (inner->table.count >= tr__or(self->options.subscribers_max, SUBSCRIBERS_DEFAULT))
@@ -81,11 +80,10 @@ static int place_alloc(struct tr_topic *self, uint32_t *ret_place)
                 *ret_place = i;
                 return 0;
             }
-        places = base_realloc(inner->places, capacity * sizeof(struct subscriber *));
+        places = base_grow(inner->places, &inner->capacity, 16, sizeof *places);
         if (places == NULL)
             return TR_ENOMEM;
         inner->places = places;
-        inner->capacity = capacity;
     }
     *ret_place = inner->places_used;
     return 0;
@@ -410,45 +408,33 @@ static int subscribe_message(
     return rc;
 }
 
-/* Release the sender that an unsent message owns. */
-static int topic_sent(int rc, tr_sender *sender)
-{
-    if (rc < 0)
-        tr_sender_drop(sender);
-    return rc;
-}
-
-static tr_sender sender_in(const struct tr__ready_message *m)
-{
-    struct request request;
-
-    memcpy(&request, tr__ready_value(m), sizeof request);
-    return request.sender;
-}
-
-int tr_topic_subscribe(tr_topic_sender topic, const struct tr_subscription *subscription)
+/* A tell if ctx is NULL. The sender in a message that could not be sent is released. */
+static int topic_send_subscribe(struct tr_context *ctx, tr_topic_sender topic,
+    const struct tr_subscription *subscription, const struct tr_ask_options *options)
 {
     struct tr__ready_message m;
-    tr_sender sender;
+    struct request request;
     int rc = subscribe_message(subscription, &m);
 
     if (rc < 0)
         return rc;
-    sender = sender_in(&m);
-    return topic_sent(tr__ready_tell(topic.raw, &m, TR_INTERACTIVE), &sender);
+    memcpy(&request, tr__ready_value(&m), sizeof request);
+    rc = ctx == NULL ? tr__ready_tell(topic.raw, &m, TR_INTERACTIVE)
+                     : tr__ready_ask(ctx, topic.raw, &m, options);
+    if (rc < 0)
+        tr_sender_drop(&request.sender);
+    return rc;
+}
+
+int tr_topic_subscribe(tr_topic_sender topic, const struct tr_subscription *subscription)
+{
+    return topic_send_subscribe(NULL, topic, subscription, NULL);
 }
 
 int tr_topic_subscribe_ask(struct tr_context *ctx, tr_topic_sender topic,
     const struct tr_subscription *subscription, const struct tr_ask_options *options)
 {
-    struct tr__ready_message m;
-    tr_sender sender;
-    int rc = subscribe_message(subscription, &m);
-
-    if (rc < 0)
-        return rc;
-    sender = sender_in(&m);
-    return topic_sent(tr__ready_ask(ctx, topic.raw, &m, options), &sender);
+    return topic_send_subscribe(ctx, topic, subscription, options);
 }
 
 static int unsubscribe_message(tr_weak subscriber, struct tr__ready_message *ret_message)

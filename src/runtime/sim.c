@@ -105,16 +105,12 @@ static const uint64_t epoch_wall_ns = UINT64_C(1700000000000000000);
 
 static uint64_t sim_now(void *data)
 {
-    const struct tr_sim *sim = data;
-
-    return sim->now_ns;
+    return ((const struct tr_sim *)data)->now_ns;
 }
 
 static uint64_t sim_wall(void *data)
 {
-    const struct tr_sim *sim = data;
-
-    return epoch_wall_ns + sim->now_ns;
+    return epoch_wall_ns + sim_now(data);
 }
 
 static void sim_mix(struct tr_sim *sim, uint64_t value)
@@ -143,12 +139,9 @@ void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
 {
     tr__point();
     if (sim->runnable_count == sim->runnable_capacity) {
-        uint32_t capacity = sim->runnable_capacity == 0 ? 64 : 2 * sim->runnable_capacity;
-        struct tr_box **runnable = base_realloc(sim->runnable, capacity * sizeof(void *));
-
-        tr_assert_use(runnable != NULL, "out of memory in the simulator itself");
-        sim->runnable = runnable;
-        sim->runnable_capacity = capacity;
+        sim->runnable =
+            base_grow(sim->runnable, &sim->runnable_capacity, 64, sizeof *sim->runnable);
+        tr_assert_use(sim->runnable != NULL, "out of memory in the simulator itself");
     }
     /* When the system ends, slots are reused and no actor runs. */
     for (uint32_t i = 0; i < sim->runnable_count && !tr__get(sim->system->ending); i++)
@@ -231,19 +224,17 @@ int tr_net_bind(struct tr_context *ctx, uint64_t node, uint32_t tag)
     binding = binding_of(sim, node);
     if (binding == NULL) {
         if (sim->binding_count == sim->binding_capacity) {
-            uint32_t capacity = sim->binding_capacity == 0 ? 16 : 2 * sim->binding_capacity;
-            struct binding *bindings = base_realloc(sim->bindings, capacity * sizeof *bindings);
+            struct binding *bindings =
+                base_grow(sim->bindings, &sim->binding_capacity, 16, sizeof *bindings);
 
             if (bindings == NULL)
                 return TR_ENOMEM;
             sim->bindings = bindings;
-            sim->binding_capacity = capacity;
         }
         binding = &sim->bindings[sim->binding_count++];
     }
     *binding = (struct binding){ node, tr_self(ctx), tag };
     ext->net_node = node;
-    ext->net_tag = tag;
     return 0;
 }
 
@@ -677,10 +668,9 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
     sim->now_ns = UINT64_C(1000000000);
     root = base_random_split(&root);
     rc = tr__sim_net_create(&root, &sim->net);
-    if (rc < 0)
-        goto fail;
     root = base_random_split(&root);
-    rc = tr__sim_disk_create(&root, &sim->disk);
+    if (rc == 0)
+        rc = tr__sim_disk_create(&root, &sim->disk);
     if (rc < 0)
         goto fail;
     sim->env = (struct tr_env){ .now_ns = sim_now,
@@ -694,9 +684,8 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
     sim->mode = (enum draw_mode)base_random_below(&sim->schedule, DRAW_MODES);
     sim->slow = (uint32_t)base_random_below(&sim->schedule, 4);
     rc = tr__system_create(&system, sim, &sim->system);
-    if (rc < 0)
-        goto fail;
-    rc = strands_create(sim);
+    if (rc == 0)
+        rc = strands_create(sim);
     if (rc < 0)
         goto fail;
     *ret_sim = sim;

@@ -9,6 +9,260 @@
 #include "base/assert.h"
 #include "runtime/sim_disk_node.h"
 
+struct name {
+    struct node *live, *durable;
+    uint32_t operations; /* not yet durable ones that speak of this name */
+    bool is_lost;        /* during a crash: an operation on it was lost */
+    char path[];
+};
+
+enum operation_kind {
+    OPERATION_CREATE,
+    OPERATION_REMOVE,
+    OPERATION_RENAME,
+};
+
+struct operation {
+    struct operation *next;
+    enum operation_kind kind;
+    struct name *name;
+    struct name *to;   /* of a rename, else NULL */
+    struct node *node; /* of a create and a rename */
+};
+
+struct tr_file {
+    struct tr__sim_disk *disk; /* NULL after the disk is destroyed */
+    struct node *node;         /* NULL after a crash */
+    unsigned flags;
+    struct tr__link link; /* in the disk's files */
+};
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* Where the path is among the sorted names, or belongs. */
+static size_t name_position(const struct tr__sim_disk *disk, const char *path)
+{
+    size_t low = 0, high = disk->name_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (strcmp(disk->names[middle]->path, path) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* NULL if there is none; its live node may be NULL even so. */
+static struct name *name_find(const struct tr__sim_disk *disk, const char *path)
+{
+    size_t at = name_position(disk, path);
+
+    if (at == disk->name_count || strcmp(disk->names[at]->path, path) != 0)
+        return NULL;
+    return disk->names[at];
+}
+
+static struct name *name_find_live(const struct tr__sim_disk *disk, const char *path)
+{
+    struct name *name = name_find(disk, path);
+
+    return name != NULL && name->live != NULL ? name : NULL;
+}
+
+static struct name *name_find_or_add(struct tr__sim_disk *disk, const char *path)
+{
+    struct name *name = name_find(disk, path);
+    size_t at, length;
+
+    if (name != NULL)
+        return name;
+    if (disk->name_count == disk->name_capacity) {
+        struct name **names = base_grow(disk->names, &disk->name_capacity, 16, sizeof *names);
+
+        if (names == NULL)
+            return NULL;
+        disk->names = names;
+    }
+    length = strlen(path);
+    name = base_calloc(sizeof *name + length + 1);
+    if (name == NULL)
+        return NULL;
+    memcpy(name->path, path, length + 1);
+    at = name_position(disk, path);
+    memmove(
+        &disk->names[at + 1], &disk->names[at], (disk->name_count - at) * sizeof(struct name *));
+    disk->names[at] = name;
+    disk->name_count++;
+    return name;
+}
+
+static void name_drop_if_unused(struct tr__sim_disk *disk, struct name *name)
+{
+    size_t at;
+
+    if (name == NULL || name->live != NULL || name->durable != NULL || name->operations > 0)
+        return;
+    at = name_position(disk, name->path);
+    tr_assert(disk->names[at] == name);
+    disk->name_count--;
+    memmove(
+        &disk->names[at], &disk->names[at + 1], (disk->name_count - at) * sizeof(struct name *));
+    base_free(name);
+}
+
+static void link_set(struct node **link, struct node *node)
+{
+    struct node *old = *link;
+
+    *link = tr__disk_node_ref(node);
+    tr__disk_node_unref(old);
+}
+
+/* The directory is the first bytes of the path, the slash included; none for a path without one. */
+static size_t dir_length(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash != NULL ? (size_t)(slash - path) + 1 : 0;
+}
+
+static bool is_same_dir(const char *a, const char *b)
+{
+    size_t length = dir_length(a);
+
+    return length == dir_length(b) && memcmp(a, b, length) == 0;
+}
+
+/* ---- name operations ------------------------------------------------------------------------- */
+
+static void operation_add(struct tr__sim_disk *disk, struct operation *operation)
+{
+    operation->next = NULL;
+    operation->name->operations++;
+    if (operation->to != NULL)
+        operation->to->operations++;
+    tr__disk_node_ref(operation->node);
+    *disk->operations_end = operation;
+    disk->operations_end = &operation->next;
+    disk->operation_count++;
+}
+
+static void operation_apply(const struct operation *operation)
+{
+    switch (operation->kind) {
+    case OPERATION_CREATE:
+        link_set(&operation->name->durable, operation->node);
+        break;
+    case OPERATION_REMOVE:
+        link_set(&operation->name->durable, NULL);
+        break;
+    case OPERATION_RENAME:
+        tr_assert(operation->to != NULL);
+        link_set(&operation->to->durable, operation->node);
+        link_set(&operation->name->durable, NULL);
+        break;
+    }
+}
+
+/* Take the operation that *link points to out of the list and free it. */
+static void operation_take_out(struct tr__sim_disk *disk, struct operation **link)
+{
+    struct operation *operation = *link;
+
+    *link = operation->next;
+    if (disk->operations_end == &operation->next)
+        disk->operations_end = link;
+    disk->operation_count--;
+    operation->name->operations--;
+    name_drop_if_unused(disk, operation->name);
+    if (operation->to != NULL) {
+        operation->to->operations--;
+        name_drop_if_unused(disk, operation->to);
+    }
+    tr__disk_node_unref(operation->node);
+    base_free(operation);
+}
+
+static bool is_across(const struct operation *operation)
+{
+    return operation->to != NULL && !is_same_dir(operation->name->path, operation->to->path);
+}
+
+static bool is_in_dir(const struct operation *operation, const char *path)
+{
+    return is_same_dir(operation->name->path, path) ||
+           (operation->to != NULL && is_same_dir(operation->to->path, path));
+}
+
+/* Operations of one directory speak of names that no other directory's operations do, unless one is
+ * a rename across. Then, like a journal, everything up to the directory's last operation becomes
+ * durable. */
+static void names_sync(struct tr__sim_disk *disk, const char *path)
+{
+    struct operation **link = &disk->first_operation;
+    const struct operation *last = NULL;
+    bool has_across = false, is_last = false;
+
+    for (const struct operation *o = disk->first_operation; o; o = o->next) {
+        if (!is_in_dir(o, path))
+            continue;
+        last = o;
+        if (is_across(o))
+            has_across = true;
+    }
+    if (last == NULL)
+        return;
+    while (!is_last) {
+        is_last = *link == last;
+        if (has_across || is_in_dir(*link, path)) {
+            operation_apply(*link);
+            operation_take_out(disk, link);
+        } else {
+            link = &(*link)->next;
+        }
+    }
+}
+
+static void names_sync_all(struct tr__sim_disk *disk)
+{
+    while (disk->first_operation != NULL) {
+        operation_apply(disk->first_operation);
+        operation_take_out(disk, &disk->first_operation);
+    }
+}
+
+static void names_crash(struct tr__sim_disk *disk)
+{
+    for (struct operation *o = disk->first_operation; o; o = o->next) {
+        bool is_lost = base_random_below(&disk->random, 2) == 0;
+
+        if (o->name->is_lost || (o->to != NULL && o->to->is_lost))
+            is_lost = true;
+        if (is_lost) {
+            disk->counters.lost++;
+            o->name->is_lost = true;
+            if (o->to != NULL)
+                o->to->is_lost = true;
+        } else {
+            disk->counters.kept++;
+            operation_apply(o);
+        }
+    }
+    while (disk->first_operation != NULL)
+        operation_take_out(disk, &disk->first_operation);
+    /* From the last: a name that is dropped moves only those behind it. */
+    for (size_t i = disk->name_count; i-- > 0;) {
+        struct name *name = disk->names[i];
+
+        name->is_lost = false;
+        link_set(&name->live, name->durable);
+        name_drop_if_unused(disk, name);
+    }
+}
+
 /* ---- the disk -------------------------------------------------------------------------------- */
 
 int tr__sim_disk_create(const struct base_random *random, struct tr__sim_disk **ret_disk)
@@ -19,13 +273,17 @@ int tr__sim_disk_create(const struct base_random *random, struct tr__sim_disk **
         return TR_ENOMEM;
     disk->random = *random;
     disk->operations_end = &disk->first_operation;
+    tr__list_init(&disk->nodes);
+    tr__list_init(&disk->files);
     *ret_disk = disk;
     return 0;
 }
 
 static void cut_off_files(struct tr__sim_disk *disk)
 {
-    for (struct tr_file *file = disk->first_file; file; file = file->next) {
+    for (struct tr__link *at = disk->files.next; at != &disk->files; at = at->next) {
+        struct tr_file *file = tr__container(at, struct tr_file, link);
+
         tr__disk_node_unref(file->node);
         file->node = NULL;
     }
@@ -38,16 +296,18 @@ void tr__sim_disk_destroy(struct tr__sim_disk **disk)
     if (gone == NULL)
         return;
     *disk = NULL;
-    tr__disk_sync_all_names(gone);
+    names_sync_all(gone);
     cut_off_files(gone);
-    for (struct tr_file *file = gone->first_file; file; file = file->next)
-        file->disk = NULL;
+    while (!tr__list_is_empty(&gone->files)) {
+        tr__container(gone->files.next, struct tr_file, link)->disk = NULL;
+        tr__list_remove(gone->files.next);
+    }
     for (size_t i = 0; i < gone->name_count; i++) {
-        tr__disk_link_set(&gone->names[i]->live, NULL);
-        tr__disk_link_set(&gone->names[i]->durable, NULL);
+        link_set(&gone->names[i]->live, NULL);
+        link_set(&gone->names[i]->durable, NULL);
         base_free(gone->names[i]);
     }
-    tr_assert(gone->first_node == NULL);
+    tr_assert(tr__list_is_empty(&gone->nodes));
     tr_assert(gone->bytes == 0);
     tr_assert(gone->unsynced_bytes == 0);
     base_free(gone->names);
@@ -63,20 +323,20 @@ void tr__sim_disk_faults(struct tr__sim_disk *disk, const struct tr_disk_faults 
 void tr__disk_write_back(struct tr__sim_disk *disk)
 {
     /* Names first: that may free nodes. */
-    tr__disk_sync_all_names(disk);
-    for (struct node *node = disk->first_node; node; node = node->next)
-        tr__disk_node_sync(node);
+    names_sync_all(disk);
+    for (struct tr__link *at = disk->nodes.next; at != &disk->nodes; at = at->next)
+        tr__disk_node_sync(tr__container(at, struct node, link));
     disk->counters.written_back++;
 }
 
 void tr__sim_disk_crash(struct tr__sim_disk *disk)
 {
     disk->counters.crashes++;
-    tr__disk_crash_names(disk);
+    names_crash(disk);
     cut_off_files(disk);
     /* A node without a name and without an open file is gone by now, so it draws nothing. */
-    for (struct node *node = disk->first_node; node; node = node->next)
-        tr__disk_node_crash(node);
+    for (struct tr__link *at = disk->nodes.next; at != &disk->nodes; at = at->next)
+        tr__disk_node_crash(tr__container(at, struct node, link));
 }
 
 uint64_t tr__sim_disk_bytes(const struct tr__sim_disk *disk)
@@ -148,20 +408,20 @@ static int create_node(struct tr__sim_disk *disk, const char *path, struct node 
     operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
-    name = tr__disk_name_find_or_add(disk, path);
+    name = name_find_or_add(disk, path);
     if (name == NULL)
         goto free_operation;
     node = tr__disk_node_create(disk);
     if (node == NULL)
         goto drop_name;
     *operation = (struct operation){ .kind = OPERATION_CREATE, .name = name, .node = node };
-    tr__disk_operation_add(disk, operation);
-    tr__disk_link_set(&name->live, node);
+    operation_add(disk, operation);
+    link_set(&name->live, node);
     *ret_node = node;
     return 0;
 
 drop_name:
-    tr__disk_name_drop_if_unused(disk, name);
+    name_drop_if_unused(disk, name);
 free_operation:
     base_free(operation);
     return TR_ENOMEM;
@@ -170,7 +430,7 @@ free_operation:
 static int open_node(
     struct tr__sim_disk *disk, const char *path, unsigned flags, struct node **ret_node)
 {
-    struct name *name = tr__disk_name_find_live(disk, path);
+    struct name *name = name_find_live(disk, path);
     int rc;
 
     if (name == NULL) {
@@ -197,9 +457,8 @@ static int sim_open(void *data, const char *path, unsigned flags, struct tr_file
     int rc;
 
     rc = check_path(path);
-    if (rc < 0)
-        return rc;
-    rc = check_flags(flags);
+    if (rc == 0)
+        rc = check_flags(flags);
     if (rc < 0)
         return rc;
     if (disk->file_count >= TR__SIM_DISK_HANDLES_MAX)
@@ -212,12 +471,8 @@ static int sim_open(void *data, const char *path, unsigned flags, struct tr_file
         base_free(file);
         return rc;
     }
-    *file = (struct tr_file){
-        .disk = disk, .node = tr__disk_node_ref(node), .flags = flags, .next = disk->first_file
-    };
-    if (file->next != NULL)
-        file->next->previous = file;
-    disk->first_file = file;
+    *file = (struct tr_file){ .disk = disk, .node = tr__disk_node_ref(node), .flags = flags };
+    tr__list_add(&disk->files, &file->link);
     disk->file_count++;
     *ret_file = file;
     return 0;
@@ -225,17 +480,9 @@ static int sim_open(void *data, const char *path, unsigned flags, struct tr_file
 
 static int sim_close(struct tr_file *file)
 {
-    struct tr__sim_disk *disk = file->disk;
-
-    if (disk != NULL) {
-        if (file->previous != NULL)
-            file->previous->next = file->next;
-        else
-            disk->first_file = file->next;
-        if (file->next != NULL)
-            file->next->previous = file->previous;
-        disk->file_count--;
-    }
+    tr__list_remove(&file->link);
+    if (file->disk != NULL)
+        file->disk->file_count--;
     tr__disk_node_unref(file->node);
     base_free(file);
     return 0;
@@ -347,15 +594,15 @@ static int sim_remove(void *data, const char *path)
         return rc;
     if (disk->operation_count >= TR__SIM_DISK_UNSYNCED_NAMES_MAX)
         tr__disk_write_back(disk);
-    name = tr__disk_name_find_live(disk, path);
+    name = name_find_live(disk, path);
     if (name == NULL)
         return TR_ENOENT;
     operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
     *operation = (struct operation){ .kind = OPERATION_REMOVE, .name = name };
-    tr__disk_operation_add(disk, operation);
-    tr__disk_link_set(&name->live, NULL);
+    operation_add(disk, operation);
+    link_set(&name->live, NULL);
     return 0;
 }
 
@@ -367,15 +614,13 @@ static int sim_rename(void *data, const char *from, const char *to)
     int rc;
 
     rc = check_path(from);
+    if (rc == 0)
+        rc = check_path(to);
+    if (rc == 0)
+        rc = make_room_for_name(disk);
     if (rc < 0)
         return rc;
-    rc = check_path(to);
-    if (rc < 0)
-        return rc;
-    rc = make_room_for_name(disk);
-    if (rc < 0)
-        return rc;
-    name = tr__disk_name_find_live(disk, from);
+    name = name_find_live(disk, from);
     if (name == NULL)
         return TR_ENOENT;
     if (strcmp(from, to) == 0)
@@ -383,7 +628,7 @@ static int sim_rename(void *data, const char *from, const char *to)
     operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
-    target = tr__disk_name_find_or_add(disk, to);
+    target = name_find_or_add(disk, to);
     if (target == NULL) {
         base_free(operation);
         return TR_ENOMEM;
@@ -391,9 +636,9 @@ static int sim_rename(void *data, const char *from, const char *to)
     *operation = (struct operation){
         .kind = OPERATION_RENAME, .name = name, .to = target, .node = name->live
     };
-    tr__disk_operation_add(disk, operation);
-    tr__disk_link_set(&target->live, name->live);
-    tr__disk_link_set(&name->live, NULL);
+    operation_add(disk, operation);
+    link_set(&target->live, name->live);
+    link_set(&name->live, NULL);
     return 0;
 }
 
@@ -401,7 +646,7 @@ static int sim_exists(void *data, const char *path, int *ret_exists)
 {
     const struct tr__sim_disk *disk = data;
 
-    *ret_exists = tr__disk_name_find_live(disk, path) != NULL;
+    *ret_exists = name_find_live(disk, path) != NULL;
     return 0;
 }
 
@@ -412,7 +657,7 @@ static int sim_sync_dir(void *data, const char *path)
     disk->counters.syncs++;
     if (draw_eio(disk))
         return TR_EIO;
-    tr__disk_sync_names(disk, path);
+    names_sync(disk, path);
     return 0;
 }
 

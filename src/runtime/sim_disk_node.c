@@ -56,12 +56,7 @@ struct node *tr__disk_node_create(struct tr__sim_disk *disk)
     node->disk = disk;
     node->changes_end = &node->first_change;
     node->truncated_to = NOT_TRUNCATED;
-    node->previous = disk->last_node;
-    if (disk->last_node != NULL)
-        disk->last_node->next = node;
-    else
-        disk->first_node = node;
-    disk->last_node = node;
+    tr__list_add(&disk->nodes, &node->link);
     return node;
 }
 
@@ -88,23 +83,14 @@ static void slot_drop_live(struct slot *slot)
 
 static void node_destroy(struct node *node)
 {
-    struct tr__sim_disk *disk = node->disk;
-
     node_free_changes(node);
     for (size_t i = 0; i < node->slot_count; i++) {
         slot_drop_live(&node->slots[i]);
         base_free(node->slots[i].durable);
     }
     base_free(node->slots);
-    disk->bytes -= node_charge(node);
-    if (node->previous != NULL)
-        node->previous->next = node->next;
-    else
-        disk->first_node = node->next;
-    if (node->next != NULL)
-        node->next->previous = node->previous;
-    else
-        disk->last_node = node->previous;
+    node->disk->bytes -= node_charge(node);
+    tr__list_remove(&node->link);
     base_free(node);
 }
 
@@ -157,17 +143,12 @@ void tr__disk_node_read(const struct node *node, uint64_t offset, unsigned char 
 
 static int node_reserve_slots(struct node *node, size_t count)
 {
-    size_t capacity = node->slot_capacity;
-    struct slot *slots;
+    while (node->slot_capacity < count) {
+        struct slot *slots = base_grow(node->slots, &node->slot_capacity, 4, sizeof *slots);
 
-    if (count > capacity) {
-        while (capacity < count)
-            capacity = capacity > 0 ? capacity * 2 : 4;
-        slots = base_realloc(node->slots, capacity * sizeof *slots);
         if (slots == NULL)
             return TR_ENOMEM;
         node->slots = slots;
-        node->slot_capacity = capacity;
     }
     while (node->slot_count < count)
         node->slots[node->slot_count++] = (struct slot){ 0 };
@@ -181,16 +162,11 @@ static int slot_own_live(struct slot *slot)
 
     if (slot->live != NULL && slot->live != slot->durable)
         return 0;
-    if (slot->live == NULL) {
-        page = base_calloc(PAGE);
-        if (page == NULL)
-            return TR_ENOMEM;
-    } else {
-        page = base_alloc(PAGE);
-        if (page == NULL)
-            return TR_ENOMEM;
+    page = base_calloc(PAGE);
+    if (page == NULL)
+        return TR_ENOMEM;
+    if (slot->live != NULL)
         memcpy(page, slot->live, PAGE);
-    }
     slot->live = page;
     return 0;
 }
@@ -225,7 +201,6 @@ static void node_add_change(struct node *node, struct change *change)
 {
     uint64_t bytes = sizeof *change + change->size;
 
-    change->next = NULL;
     *node->changes_end = change;
     node->changes_end = &change->next;
     node->changes_bytes += bytes;
@@ -264,9 +239,7 @@ int tr__disk_node_write(struct node *node, uint64_t offset, const unsigned char 
     if (change == NULL)
         return TR_ENOMEM;
 
-    change->is_truncate = false;
-    change->offset = offset;
-    change->size = size;
+    *change = (struct change){ .offset = offset, .size = size };
     memcpy(change->bytes, bytes, size);
     node_add_change(node, change);
     while (offset < end) {
@@ -307,9 +280,7 @@ int tr__disk_node_truncate(struct node *node, uint64_t size)
     if (change == NULL)
         return TR_ENOMEM;
 
-    change->is_truncate = true;
-    change->offset = size;
-    change->size = 0;
+    *change = (struct change){ .is_truncate = true, .offset = size };
     node_add_change(node, change);
     if (size < node->live_size) {
         node->truncated_to = tr__disk_smaller(node->truncated_to, size);

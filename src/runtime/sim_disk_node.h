@@ -4,6 +4,7 @@
 #ifndef RUNTIME_SIM_DISK_NODE_H
 #define RUNTIME_SIM_DISK_NODE_H
 
+#include "runtime/list.h"
 #include "runtime/sim_disk.h"
 
 #define PAGE 4096u
@@ -14,6 +15,9 @@
 #define NOT_TRUNCATED UINT64_MAX
 
 _Static_assert(PAGE % SECTOR == 0, "a sector lies in one page");
+
+struct name;
+struct operation;
 
 struct slot {
     unsigned char *live, *durable;
@@ -29,53 +33,25 @@ struct change {
 
 struct node {
     struct tr__sim_disk *disk;
-    struct node *previous, *next; /* in order of creation */
-    uint32_t refs;                /* names (live and durable), operations, open files */
+    struct tr__link link; /* in the disk's nodes, in order of creation */
+    uint32_t refs;        /* names (live and durable), operations, open files */
     uint64_t live_size, durable_size;
     struct slot *slots; /* those past slot_count have no pages */
-    size_t slot_count, slot_capacity;
+    uint32_t slot_count, slot_capacity;
     struct change *first_change, **changes_end;
     uint64_t changes_bytes;
     uint64_t truncated_to; /* smallest size a change shrank it to, or NOT_TRUNCATED */
 };
 
-struct name {
-    struct node *live, *durable;
-    uint32_t operations; /* not yet durable ones that speak of this name */
-    bool is_lost;        /* during a crash: an operation on it was lost */
-    char path[];
-};
-
-enum operation_kind {
-    OPERATION_CREATE,
-    OPERATION_REMOVE,
-    OPERATION_RENAME,
-};
-
-struct operation {
-    struct operation *next;
-    enum operation_kind kind;
-    struct name *name;
-    struct name *to;   /* of a rename, else NULL */
-    struct node *node; /* of a create and a rename */
-};
-
-struct tr_file {
-    struct tr__sim_disk *disk; /* NULL after the disk is destroyed */
-    struct node *node;         /* NULL after a crash */
-    unsigned flags;
-    struct tr_file *previous, *next;
-};
-
 struct tr__sim_disk {
     struct base_random random;
     struct tr_disk_faults faults;
-    struct node *first_node, *last_node;
+    struct tr__link nodes;
     struct name **names; /* sorted by path */
-    size_t name_count, name_capacity;
+    uint32_t name_count, name_capacity;
     struct operation *first_operation, **operations_end;
     size_t operation_count;
-    struct tr_file *first_file;
+    struct tr__link files;
     size_t file_count;
     uint64_t bytes;          /* sum of node_charge over all nodes */
     uint64_t unsynced_bytes; /* sum of changes_bytes over all nodes */
@@ -109,23 +85,6 @@ int tr__disk_node_truncate(struct node *node, uint64_t size);
 void tr__disk_node_sync(struct node *node);
 /* Keep a drawn part of the changes, and start again from the durable image. */
 void tr__disk_node_crash(struct node *node);
-
-/* ---- sim_disk_name.c ------------------------------------------------------------------------ */
-
-/* Return the name if it has a live node, else NULL. */
-struct name *tr__disk_name_find_live(const struct tr__sim_disk *disk, const char *path);
-/* Return the name, added if need be; NULL when memory is out. */
-struct name *tr__disk_name_find_or_add(struct tr__sim_disk *disk, const char *path);
-void tr__disk_name_drop_if_unused(struct tr__sim_disk *disk, struct name *name);
-/* Point a name's live or durable link to another node, with its reference. */
-void tr__disk_link_set(struct node **link, struct node *node);
-/* List an operation that is not yet durable. */
-void tr__disk_operation_add(struct tr__sim_disk *disk, struct operation *operation);
-/* Make the operations in the directory of `path` durable. */
-void tr__disk_sync_names(struct tr__sim_disk *disk, const char *path);
-void tr__disk_sync_all_names(struct tr__sim_disk *disk);
-/* Keep a drawn part of the operations. */
-void tr__disk_crash_names(struct tr__sim_disk *disk);
 
 /* ---- sim_disk.c ----------------------------------------------------------------------------- */
 

@@ -30,11 +30,11 @@ struct tr__sim_net {
     struct base_random random;
     struct tr_net_faults faults;
     struct flight *heap;
-    size_t heap_count, heap_capacity;
+    uint32_t heap_count, heap_capacity;
     size_t bytes; /* of all datagrams in the heap */
     uint64_t sequence;
     struct direction *cuts; /* sorted */
-    size_t cut_count, cut_capacity;
+    uint32_t cut_count, cut_capacity;
     struct tr__sim_net_counters counters;
 };
 
@@ -83,14 +83,8 @@ static void sift_up(struct flight *heap, size_t at)
 {
     struct flight moving = heap[at];
 
-    while (at > 0) {
-        size_t parent = (at - 1) / 2;
-
-        if (!is_before(&moving, &heap[parent]))
-            break;
-        heap[at] = heap[parent];
-        at = parent;
-    }
+    for (; at > 0 && is_before(&moving, &heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
     heap[at] = moving;
 }
 
@@ -98,11 +92,7 @@ static void sift_down(struct flight *heap, size_t count, size_t at)
 {
     struct flight moving = heap[at];
 
-    for (;;) {
-        size_t child = 2 * at + 1;
-
-        if (child >= count)
-            break;
+    for (size_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
         if (child + 1 < count && is_before(&heap[child + 1], &heap[child]))
             child++;
         if (!is_before(&heap[child], &moving))
@@ -113,20 +103,15 @@ static void sift_down(struct flight *heap, size_t count, size_t at)
     heap[at] = moving;
 }
 
-static int heap_reserve(struct tr__sim_net *net, size_t count)
+static int heap_reserve(struct tr__sim_net *net, uint32_t count)
 {
-    size_t capacity = net->heap_capacity;
-    struct flight *heap;
+    while (net->heap_capacity < count) {
+        struct flight *heap = base_grow(net->heap, &net->heap_capacity, 16, sizeof *heap);
 
-    if (count <= capacity)
-        return 0;
-    while (capacity < count)
-        capacity = capacity > 0 ? capacity * 2 : 16;
-    heap = base_realloc(net->heap, capacity * sizeof *heap);
-    if (heap == NULL)
-        return TR_ENOMEM;
-    net->heap = heap;
-    net->heap_capacity = capacity;
+        if (heap == NULL)
+            return TR_ENOMEM;
+        net->heap = heap;
+    }
     return 0;
 }
 
@@ -161,24 +146,22 @@ static bool is_cut(const struct tr__sim_net *net, uint64_t from, uint64_t to)
 
 static int cuts_reserve(struct tr__sim_net *net)
 {
-    size_t capacity = net->cut_capacity > 0 ? net->cut_capacity * 2 : 16;
     struct direction *cuts;
 
     if (net->cut_count >= TR__SIM_NET_CUTS_MAX)
         return TR_ELIMIT;
     if (net->cut_count < net->cut_capacity)
         return 0;
-    cuts = base_realloc(net->cuts, capacity * sizeof *cuts);
+    cuts = base_grow(net->cuts, &net->cut_capacity, 16, sizeof *cuts);
     if (cuts == NULL)
         return TR_ENOMEM;
     net->cuts = cuts;
-    net->cut_capacity = capacity;
     return 0;
 }
 
 static void take_out_of_the_air(struct tr__sim_net *net, uint64_t from, uint64_t to)
 {
-    size_t kept = 0;
+    uint32_t kept = 0;
 
     for (size_t i = 0; i < net->heap_count; i++) {
         struct tr__sim_net_datagram *datagram = &net->heap[i].datagram;
@@ -328,10 +311,8 @@ int tr__sim_net_send(struct tr__sim_net *net, uint64_t now_ns, uint64_t from, ui
     is_lost = base_random_chance(&net->random, net->faults.loss_per_million);
     is_double = base_random_chance(&net->random, net->faults.duplicate_per_million);
     if (is_lost || is_crowded(net, size)) {
-        if (is_lost)
-            net->counters.lost++;
-        else
-            net->counters.crowded_out++;
+        net->counters.lost += is_lost;
+        net->counters.crowded_out += !is_lost;
         base_free(datagram.bytes);
         return 0;
     }

@@ -225,26 +225,29 @@ static void on_actor_timer(struct tr__timer *timer, struct tr__worker *worker)
 
 static int table_grow(struct tr__ext *ext)
 {
-    uint32_t capacity = ext->timer_capacity == 0 ? 4 : 2 * ext->timer_capacity;
     struct tr__timer_entry **timers;
 
-    if (capacity > 1u << TIMER_INDEX_BITS)
+    if (ext->timer_capacity >= 1u << TIMER_INDEX_BITS)
         return TR_ELIMIT;
-    timers = base_realloc(ext->timers, capacity * sizeof *timers);
+    timers = base_grow(ext->timers, &ext->timer_capacity, 4, sizeof *timers);
     if (timers == NULL)
         return TR_ENOMEM;
-    ext->timers = timers;
-    for (uint32_t i = ext->timer_capacity; i < capacity; i++)
-        timers[i] = NULL;
     /* New places are handed out in order: the free list is threaded through entries that exist, so
      * fresh ones come from the end of the used part. */
-    ext->timer_capacity = capacity;
+    ext->timers = timers;
     return 0;
 }
 
 static struct tr__cell *timer_cell(struct tr_box *box, uint64_t id, uint32_t tag)
 {
     return tr__event_cell(box->system, CELL_TIMER, tag, id, NULL, 0);
+}
+
+static void entry_free(struct tr__ext *ext, struct tr__timer_entry *entry)
+{
+    tr__set(entry->timer.state, TIMER_IDLE);
+    entry->next_free = ext->timer_free;
+    ext->timer_free = entry->index;
 }
 
 int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t delay_ns,
@@ -284,8 +287,7 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
     entry->due_ns = tr__later(tr__now(box->system), delay_ns);
     entry->cell = timer_cell(box, entry->generation << TIMER_INDEX_BITS | index, tag);
     if (entry->cell == NULL) {
-        entry->next_free = ext->timer_free;
-        ext->timer_free = index;
+        entry_free(ext, entry);
         return TR_ENOMEM;
     }
     if (is_grace || tr__get(box->status) & STATUS_URGENT)
@@ -307,13 +309,6 @@ static struct tr__timer_entry *timer_entry_of(struct tr__ext *ext, uint64_t id)
     if (entry->generation != id >> TIMER_INDEX_BITS || tr__get(entry->timer.state) == TIMER_IDLE)
         return NULL;
     return entry;
-}
-
-static void entry_free(struct tr__ext *ext, struct tr__timer_entry *entry)
-{
-    tr__set(entry->timer.state, TIMER_IDLE);
-    entry->next_free = ext->timer_free;
-    ext->timer_free = entry->index;
 }
 
 bool tr__actor_timer_stop(struct tr_box *box, uint64_t id)
@@ -338,6 +333,7 @@ bool tr__actor_timer_take(
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
     struct tr__timer_entry *entry = timer_entry_of(ext, opt);
+    uint64_t now;
 
     if (entry == NULL)
         return false;
@@ -354,29 +350,18 @@ bool tr__actor_timer_take(
         entry_free(ext, entry);
         return true;
     }
+    now = tr__now(box->system);
     /* From when it was due, not from now: a period does not drift. Missed ones are skipped, the
      * beat stays. */
-    {
-        uint64_t now = tr__now(box->system);
-
-        entry->due_ns = tr__later(entry->due_ns, entry->period_ns);
-        if (entry->due_ns <= now)
-            entry->due_ns += ((now - entry->due_ns) / entry->period_ns + 1) * entry->period_ns;
-        entry->cell = timer_cell(box, opt, entry->tag);
-        if (entry->cell == NULL) {
-            entry_free(ext, entry); /* out of memory: the last tick of this timer */
-            return true;
-        }
+    entry->due_ns = tr__later(entry->due_ns, entry->period_ns);
+    if (entry->due_ns <= now)
+        entry->due_ns += ((now - entry->due_ns) / entry->period_ns + 1) * entry->period_ns;
+    entry->cell = timer_cell(box, opt, entry->tag);
+    if (entry->cell == NULL)
+        entry_free(ext, entry); /* out of memory: the last tick of this timer */
+    else
         tr__timer_set(worker->wheel, &entry->timer, entry->due_ns);
-    }
     return true;
-}
-
-static void rebuild_free(struct tr__ext *ext)
-{
-    ext->timer_free = UINT32_MAX;
-    for (uint32_t i = ext->timer_used; i-- > 0;)
-        entry_free(ext, ext->timers[i]);
 }
 
 /* The actor ends or restarts. Cells on the way find nothing: the generation has moved on. */
@@ -400,8 +385,9 @@ void tr__actor_timers_fini(struct tr_box *box, struct tr__ext *ext)
     }
     if (gone)
         ext->timer_used = 0;
-    else
-        rebuild_free(ext);
+    ext->timer_free = UINT32_MAX;
+    for (uint32_t i = ext->timer_used; i-- > 0;)
+        entry_free(ext, ext->timers[i]);
 }
 
 int tr_after(struct tr_context *ctx, uint64_t delay_ns, uint32_t tag, uint64_t *ret_id)

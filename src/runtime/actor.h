@@ -50,6 +50,9 @@ static inline bool tr__is_crash(enum tr_why why)
 void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
     enum tr_dead_reason reason, int ask_status, int32_t *replies);
 
+/* The handle hook of the runtime's own actors, which get no message. */
+enum tr_next tr__handle_nothing(void *state, struct tr_context *ctx, void *message);
+
 /* queue.c */
 void tr__absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop);
 void tr__absorb_list(struct tr_box *box, struct tr__cell *list);

@@ -7,6 +7,7 @@
  * the message is sent. */
 #include "runtime/ask.h"
 
+#include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
@@ -235,4 +236,35 @@ fail:
     if (o->hold)
         tr__wait_stop(box);
     return rc;
+}
+
+/* ---- several answers, counted: plain data in the actor's state ------------------------------- */
+
+static bool gather_is_complete(const struct tr_gather *gather)
+{
+    return gather->ended == gather->count || (gather->first_only && gather->ended > gather->failed);
+}
+
+void tr_gather_init(struct tr_gather *gather, uint32_t tag_first, uint32_t count, bool first_only)
+{
+    tr_assert_use(count > 0 && count <= 64, "a gather is of 1 to 64 asks");
+    *gather =
+        (struct tr_gather){ .tag_first = tag_first, .count = count, .first_only = first_only };
+}
+
+bool tr_gather_take(struct tr_gather *gather, const struct tr_event *event)
+{
+    uint64_t bit;
+    bool was_complete = gather_is_complete(gather);
+
+    if (event->kind != TR_EVENT_REPLY || event->status == TR_ACCEPTED ||
+        event->tag < gather->tag_first || event->tag - gather->tag_first >= gather->count)
+        return false;
+    bit = UINT64_C(1) << (event->tag - gather->tag_first);
+    if (gather->seen & bit)
+        return false;
+    gather->seen |= bit;
+    gather->ended++;
+    gather->failed += event->status < 0;
+    return !was_complete && gather_is_complete(gather);
 }

@@ -138,3 +138,11 @@ const char *tr_why_text(enum tr_why why)
 
     return (size_t)why < sizeof texts / sizeof texts[0] ? texts[why] : "?";
 }
+
+enum tr_next tr__handle_nothing(void *state, struct tr_context *ctx, void *message)
+{
+    (void)state;
+    (void)ctx;
+    (void)message;
+    return TR_GO;
+}

@@ -261,6 +261,16 @@ int tr_future_wait_all(struct tr_future *const *futures, size_t count, uint64_t 
     return 0;
 }
 
+static bool future_find_ended(struct tr_future *const *futures, size_t count, size_t *ret_index)
+{
+    for (size_t i = 0; i < count; i++)
+        if (tr_future_is_ended(futures[i])) {
+            *ret_index = i;
+            return true;
+        }
+    return false;
+}
+
 int tr_future_wait_any(
     struct tr_future *const *futures, size_t count, size_t *ret_index, uint64_t timeout_ns)
 {
@@ -274,11 +284,8 @@ int tr_future_wait_any(
         struct tr_system *system = ask_of(futures[0])->system;
         uint64_t now;
 
-        for (size_t i = 0; i < count; i++)
-            if (tr_future_is_ended(futures[i])) {
-                *ret_index = i;
-                return 0;
-            }
+        if (future_find_ended(futures, count, ret_index))
+            return 0;
         if (until == 0)
             until = future_until(system, timeout_ns);
         if (tr__is_driven(system)) {
@@ -288,12 +295,7 @@ int tr_future_wait_any(
                 future_drive_sleep(system, futures, count, until);
                 continue;
             }
-            for (size_t i = 0; i < count; i++)
-                if (tr_future_is_ended(futures[i])) {
-                    *ret_index = i;
-                    return 0;
-                }
-            return TR_EAGAIN;
+            return future_find_ended(futures, count, ret_index) ? 0 : TR_EAGAIN;
         }
         now = tr__now(system);
         if (now >= until)

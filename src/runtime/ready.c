@@ -133,8 +133,8 @@ enum { BUCKETS_FIRST = 64 };
 int tr__table_init(struct tr__table *table, struct tr_context *ctx)
 {
     *table = (struct tr__table){ .bucket_count = BUCKETS_FIRST };
-    table->hash_key.k0 = tr_random(ctx);
-    table->hash_key.k1 = tr_random(ctx);
+    table->hash_key.k0 = ctx != NULL ? tr_random(ctx) : 0;
+    table->hash_key.k1 = ctx != NULL ? tr_random(ctx) : 0;
     table->buckets = base_calloc(BUCKETS_FIRST * sizeof(struct tr__entry *));
     return table->buckets == NULL ? TR_ENOMEM : 0;
 }
@@ -145,14 +145,20 @@ void tr__table_fini(struct tr__table *table)
     *table = (struct tr__table){ 0 };
 }
 
+/* By the high bits: a registry has used the low ones. */
 static struct tr__entry **ready_bucket_of(const struct tr__table *table, uint64_t hash)
 {
-    return &table->buckets[hash & (table->bucket_count - 1)];
+    return &table->buckets[hash >> 32 & (table->bucket_count - 1)];
 }
 
 struct tr__entry *tr__table_find(const struct tr__table *table, const void *key, size_t key_size)
 {
-    uint64_t hash = base_siphash(table->hash_key, key, key_size);
+    return tr__table_find_hash(table, base_siphash(table->hash_key, key, key_size), key, key_size);
+}
+
+struct tr__entry *tr__table_find_hash(
+    const struct tr__table *table, uint64_t hash, const void *key, size_t key_size)
+{
     struct tr__entry *entry = *ready_bucket_of(table, hash);
 
     while (entry != NULL && !(entry->hash == hash && entry->key_size == key_size &&
@@ -183,11 +189,16 @@ static void ready_grow(struct tr__table *table)
 
 void tr__table_add(struct tr__table *table, struct tr__entry *entry)
 {
+    entry->hash = base_siphash(table->hash_key, entry->key, entry->key_size);
+    tr__table_add_hash(table, entry);
+}
+
+void tr__table_add_hash(struct tr__table *table, struct tr__entry *entry)
+{
     struct tr__entry **to;
 
     if (table->count >= table->bucket_count && table->bucket_count < 1u << 30)
         ready_grow(table);
-    entry->hash = base_siphash(table->hash_key, entry->key, entry->key_size);
     to = ready_bucket_of(table, entry->hash);
     entry->next = *to;
     *to = entry;

@@ -63,14 +63,18 @@ struct tr__table {
     struct base_siphash_key hash_key; /* a client that chooses keys cannot choose a bucket */
 };
 
-/* TR_ENOMEM. */
+/* TR_ENOMEM. Without a context the caller hashes: tr__table_find_hash and tr__table_add_hash. */
 int tr__table_init(struct tr__table *table, struct tr_context *ctx);
 /* The entries are the caller's. Zeroed memory is fine. */
 void tr__table_fini(struct tr__table *table);
 struct tr__entry *tr__table_find(const struct tr__table *table, const void *key, size_t key_size);
+struct tr__entry *tr__table_find_hash(
+    const struct tr__table *table, uint64_t hash, const void *key, size_t key_size);
 /* The key is set in the entry and not in the table yet. Cannot fail: a table that cannot grow is
  * slower. */
 void tr__table_add(struct tr__table *table, struct tr__entry *entry);
+/* The same; the hash is set too. */
+void tr__table_add_hash(struct tr__table *table, struct tr__entry *entry);
 void tr__table_remove(struct tr__table *table, struct tr__entry *entry);
 
 /* ---- a heap by time: the earliest on top ---------------------------------------------------- */

@@ -26,13 +26,12 @@
 #include "runtime/ready.h"
 #include "runtime/system.h"
 
-enum { SHARDS = 16, BUCKETS_FIRST = 64, EVICT_TRIES = 8 };
+enum { SHARDS = 16, EVICT_TRIES = 8 };
 
 struct tr__registry_entry {
-    struct tr__registry_entry *next; /* in its bucket */
-    struct tr__link lru;             /* in its shard, least recently used first */
+    struct tr__entry entry; /* in its shard, by key */
+    struct tr__link lru;    /* the same, least recently used first */
     struct tr_registry *registry;
-    uint64_t hash;
     struct tr_box *box;
     tr_sender keep; /* the registry's own sender of box */
     struct tr_box *successor;
@@ -43,21 +42,18 @@ struct tr__registry_entry {
     bool barren;           /* the actor's start failed: its messages do not pass to a successor */
     uint64_t seen_handled; /* the number of handled messages at the last sweep */
     uint64_t idle_since_ns;
-    size_t key_size;
     unsigned char key[];
 };
 
 struct shard {
     pthread_mutex_t lock;
-    struct tr__registry_entry **buckets;
-    uint32_t bucket_count, entry_count;
+    struct tr__table table;
     struct tr__link lru;
 };
 
 struct tr_registry {
     struct tr_system *system;
     struct tr_registry_options options;
-    char *name;
     struct base_siphash_key
         hash_key; /* random: a client that chooses keys cannot choose a bucket */
     struct shard shards[SHARDS];
@@ -74,48 +70,39 @@ static struct shard *shard_of(struct tr_registry *registry, uint64_t hash)
     return &registry->shards[hash % SHARDS];
 }
 
+static struct shard *shard_of_entry(const struct tr__registry_entry *entry)
+{
+    return shard_of(entry->registry, entry->entry.hash);
+}
+
 /* ---- the table, under the shard's lock ------------------------------------------------------ */
 
-static struct tr__registry_entry **registry_find(
+static struct tr__registry_entry *registry_find(
     struct shard *shard, uint64_t hash, const void *key, size_t size)
 {
-    struct tr__registry_entry **at = &shard->buckets[hash / SHARDS % shard->bucket_count];
+    struct tr__entry *entry = tr__table_find_hash(&shard->table, hash, key, size);
 
-    while (*at != NULL &&
-           !((*at)->hash == hash && (*at)->key_size == size && memcmp((*at)->key, key, size) == 0))
-        at = &(*at)->next;
-    return at;
+    return entry == NULL ? NULL : tr__container(entry, struct tr__registry_entry, entry);
 }
 
-static void registry_grow(struct shard *shard)
+static void entry_used(struct shard *shard, struct tr__registry_entry *entry)
 {
-    uint32_t count = shard->bucket_count * 2;
-    struct tr__registry_entry **buckets = base_calloc(count * sizeof(*buckets));
-
-    if (buckets == NULL)
-        return; /* out of memory: the table stays correct, its chains are longer */
-    for (uint32_t i = 0; i < shard->bucket_count; i++)
-        while (shard->buckets[i] != NULL) {
-            struct tr__registry_entry *entry = shard->buckets[i];
-            struct tr__registry_entry **at = &buckets[entry->hash / SHARDS % count];
-
-            shard->buckets[i] = entry->next;
-            entry->next = *at;
-            *at = entry;
-        }
-    base_free(shard->buckets);
-    shard->buckets = buckets;
-    shard->bucket_count = count;
-}
-
-static void remove_entry(struct shard *shard, struct tr__registry_entry *entry)
-{
-    struct tr__registry_entry **at = registry_find(shard, entry->hash, entry->key, entry->key_size);
-
-    tr_assert(*at == entry);
-    *at = entry->next;
-    shard->entry_count--;
     tr__list_remove(&entry->lru);
+    tr__list_add(&shard->lru, &entry->lru);
+}
+
+/* Visit every entry, each under its shard's lock. */
+static void registry_each(struct tr_registry *registry,
+    void (*visit)(struct tr__registry_entry *entry, uint64_t now), uint64_t now)
+{
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        struct shard *shard = &registry->shards[i];
+
+        pthread_mutex_lock(&shard->lock);
+        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next)
+            visit(tr__container(link, struct tr__registry_entry, lru), now);
+        pthread_mutex_unlock(&shard->lock);
+    }
 }
 
 /* ---- making actors -------------------------------------------------------------------------- */
@@ -135,30 +122,26 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
         return TR_ENOMEM;
     memset(state, 0, o->type->state_size);
     if (o->make != NULL)
-        rc = o->make(o->data, entry->key, entry->key_size, state);
+        rc = o->make(o->data, entry->key, entry->entry.key_size, state);
     if (rc >= 0) {
         rc = tr__box_create(registry->system, o->type, state, &spawn,
             STATUS_REGISTERED | (waiting ? STATUS_WAITING : 0), &box);
-        if (rc >= 0) {
-            ext = tr__ext_get(box);
-            if (ext == NULL) {
-                tr__box_discard(box);
-                rc = TR_ENOMEM;
-            } else {
-                ext->entry = entry;
-            }
+        ext = rc < 0 ? NULL : tr__ext_get(box);
+        if (rc >= 0 && ext == NULL) {
+            tr__box_discard(box);
+            rc = TR_ENOMEM;
         }
-        if (rc < 0 && o->type->finish != NULL)
+        if (rc >= 0)
+            ext->entry = entry;
+        else if (o->type->finish != NULL)
             o->type->finish(state); /* `make` has created the state, and no actor owns it */
     }
     if (state != small)
         base_free(state);
     if (rc < 0)
         return rc;
-    tr__set(box->owner_first, "its registry");
-    atomic_store_explicit(&box->strong, 1, memory_order_release);
     *ret_box = box;
-    *ret_keep = (tr_sender){ box, NULL };
+    *ret_keep = tr__box_own(box, "its registry");
     atomic_fetch_add_explicit(&registry->live, 1, memory_order_relaxed);
     tr__box_launch(box);
     return 0;
@@ -180,9 +163,7 @@ static bool registry_evict(struct shard *shard)
         struct tr__registry_entry *entry =
             tr__container(shard->lru.next, struct tr__registry_entry, lru);
 
-        /* Move the entry to the end, so that the next call tries others first. */
-        tr__list_remove(&entry->lru);
-        tr__list_add(&shard->lru, &entry->lru);
+        entry_used(shard, entry); /* so that the next call tries others first */
         if (!entry->stopping && looks_idle(entry->box) &&
             tr__push_op(entry->box, OP_PASSIVATE, NULL, 0) == 0)
             return true;
@@ -194,7 +175,7 @@ static int registry_insert(struct tr_registry *registry, struct shard *shard, ui
     const void *key, size_t key_size, struct tr__registry_entry **ret_entry)
 {
     uint32_t max = registry->options.live_max;
-    struct tr__registry_entry *entry, **at;
+    struct tr__registry_entry *entry;
     int rc;
 
     if (tr__get(registry->closing))
@@ -219,8 +200,8 @@ static int registry_insert(struct tr_registry *registry, struct shard *shard, ui
     if (entry == NULL)
         return TR_ENOMEM;
     entry->registry = registry;
-    entry->hash = hash;
-    entry->key_size = key_size;
+    entry->entry =
+        (struct tr__entry){ .hash = hash, .key = entry->key, .key_size = (uint32_t)key_size };
     memcpy(entry->key, key, key_size);
     tr__list_init(&entry->lru);
     rc = make_box(registry, entry, false, &entry->box, &entry->keep);
@@ -228,12 +209,8 @@ static int registry_insert(struct tr_registry *registry, struct shard *shard, ui
         base_free(entry);
         return rc;
     }
-    if (shard->entry_count > 2 * shard->bucket_count)
-        registry_grow(shard);
-    at = registry_find(shard, hash, key, key_size);
-    tr_assert(*at == NULL);
-    *at = entry;
-    shard->entry_count++;
+    tr_assert(registry_find(shard, hash, key, key_size) == NULL);
+    tr__table_add_hash(&shard->table, &entry->entry);
     tr__list_add(&shard->lru, &entry->lru);
     (void)sweeper_ensure(registry); /* without memory for it, the next new actor tries again */
     *ret_entry = entry;
@@ -285,15 +262,14 @@ static int registry_get(struct tr_registry *registry, const void *key, size_t ke
     int rc = 0;
 
     pthread_mutex_lock(&shard->lock);
-    entry = *registry_find(shard, hash, key, key_size);
+    entry = registry_find(shard, hash, key, key_size);
     if (entry == NULL)
         rc = make ? registry_insert(registry, shard, hash, key, key_size, &entry) : TR_ENOENT;
     if (rc == 0)
         rc = box_for_sending(entry, make, &raw);
     if (rc == 0) {
         *ret_sender = tr_sender_clone(raw, owner);
-        tr__list_remove(&entry->lru);
-        tr__list_add(&shard->lru, &entry->lru);
+        entry_used(shard, entry);
     }
     pthread_mutex_unlock(&shard->lock);
     return rc;
@@ -341,7 +317,7 @@ uint32_t tr_registry_live(const struct tr_registry *registry)
  * waits. */
 void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why)
 {
-    struct shard *shard = shard_of(entry->registry, entry->hash);
+    struct shard *shard = shard_of_entry(entry);
 
     pthread_mutex_lock(&shard->lock);
     if (entry->box == box) {
@@ -355,7 +331,7 @@ void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enu
  * for idleness. Called in the actor's turn. */
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force)
 {
-    struct shard *shard = shard_of(entry->registry, entry->hash);
+    struct shard *shard = shard_of_entry(entry);
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
     uint64_t word;
     bool may;
@@ -379,7 +355,7 @@ bool tr__registry_is_closing(const struct tr__registry_entry *entry)
 bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
     struct tr_box *from, struct tr__cell *cell)
 {
-    struct shard *shard = shard_of(entry->registry, entry->hash);
+    struct shard *shard = shard_of_entry(entry);
     tr_sender raw;
     bool adopted = false;
 
@@ -404,7 +380,7 @@ void tr__registry_ended(
     struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry)
 {
     struct tr_registry *registry = entry->registry;
-    struct shard *shard = shard_of(registry, entry->hash);
+    struct shard *shard = shard_of_entry(entry);
     struct tr_system *system = registry->system;
     struct tr__cell *start = NULL, *orphans = NULL, *cell;
     tr_sender keep = { 0 };
@@ -425,7 +401,8 @@ void tr__registry_ended(
             entry->stopping = entry->barren = false;
             entry->idle_since_ns = 0;
         } else {
-            remove_entry(shard, entry);
+            tr__table_remove(&shard->table, &entry->entry);
+            tr__list_remove(&entry->lru);
             last = true;
         }
     } else if (entry->successor == box) {
@@ -476,7 +453,7 @@ const void *tr_registry_key(const struct tr_context *ctx, size_t *ret_size)
     if (ext == NULL || ext->entry == NULL)
         return NULL;
     if (ret_size != NULL)
-        *ret_size = ext->entry->key_size;
+        *ret_size = ext->entry->entry.key_size;
     return ext->entry->key;
 }
 
@@ -486,28 +463,18 @@ struct sweeper {
     struct tr_registry *registry;
 };
 
-static void registry_sweep(struct tr_registry *registry, uint64_t now)
+static void sweep_entry(struct tr__registry_entry *entry, uint64_t now)
 {
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        struct shard *shard = &registry->shards[i];
+    uint64_t handled = tr__get(entry->box->handled);
 
-        pthread_mutex_lock(&shard->lock);
-        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
-            struct tr__registry_entry *entry = tr__container(link, struct tr__registry_entry, lru);
-            uint64_t handled = tr__get(entry->box->handled);
-
-            if (entry->stopping)
-                continue;
-            if (!looks_idle(entry->box) || handled != entry->seen_handled ||
-                entry->idle_since_ns == 0) {
-                entry->seen_handled = handled;
-                entry->idle_since_ns = now;
-            } else if (now - entry->idle_since_ns >= registry->options.idle_ns) {
-                tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
-                entry->idle_since_ns = now;
-            }
-        }
-        pthread_mutex_unlock(&shard->lock);
+    if (entry->stopping)
+        return;
+    if (!looks_idle(entry->box) || handled != entry->seen_handled || entry->idle_since_ns == 0) {
+        entry->seen_handled = handled;
+        entry->idle_since_ns = now;
+    } else if (now - entry->idle_since_ns >= entry->registry->options.idle_ns) {
+        tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
+        entry->idle_since_ns = now;
     }
 }
 
@@ -519,20 +486,12 @@ static int sweeper_start(void *state, struct tr_context *ctx)
     return tr_every(ctx, period < 1000000 ? 1000000 : period, 0, NULL);
 }
 
-static enum tr_next sweeper_handle(void *state, struct tr_context *ctx, void *message)
-{
-    (void)state;
-    (void)ctx;
-    (void)message;
-    return TR_GO;
-}
-
 static enum tr_next sweeper_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct sweeper *self = state;
 
     if (event->kind == TR_EVENT_TIMER && !tr__get(self->registry->closing))
-        registry_sweep(self->registry, tr_now_ns(ctx));
+        registry_each(self->registry, sweep_entry, tr_now_ns(ctx));
     return TR_GO;
 }
 
@@ -540,7 +499,7 @@ static const struct tr_type sweeper_type = {
     .name = "registry-sweep",
     .state_size = sizeof(struct sweeper),
     .start = sweeper_start,
-    .handle = sweeper_handle,
+    .handle = tr__handle_nothing,
     .event = sweeper_event,
 };
 
@@ -561,9 +520,7 @@ static int sweeper_ensure(struct tr_registry *registry)
         tr_sender_drop(&registry->sweeper);
         rc = tr__box_create(registry->system, &sweeper_type, &state, NULL, STATUS_OWN, &box);
         if (rc == 0) {
-            tr__set(box->owner_first, "its registry");
-            atomic_store_explicit(&box->strong, 1, memory_order_release);
-            registry->sweeper = (tr_sender){ box, NULL };
+            registry->sweeper = tr__box_own(box, "its registry");
             tr__box_launch(box);
         }
     }
@@ -574,11 +531,10 @@ static int sweeper_ensure(struct tr_registry *registry)
 static void registry_free(struct tr_registry *registry)
 {
     for (uint32_t i = 0; i < SHARDS; i++) {
-        base_free(registry->shards[i].buckets);
+        tr__table_fini(&registry->shards[i].table);
         pthread_mutex_destroy(&registry->shards[i].lock);
     }
     pthread_mutex_destroy(&registry->sweeper_lock);
-    base_free(registry->name);
     base_free(registry);
 }
 
@@ -587,7 +543,6 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
 {
     struct tr_registry_options copy;
     struct tr_registry *registry;
-    bool ok = true;
     int rc = 0;
 
     options = tr__options_view(options, &copy, sizeof copy, REGISTRY_OPTIONS_FIRST);
@@ -608,12 +563,9 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
 
         pthread_mutex_init(&shard->lock, NULL);
         tr__list_init(&shard->lru);
-        shard->bucket_count = BUCKETS_FIRST;
-        shard->buckets = base_calloc(BUCKETS_FIRST * sizeof(*shard->buckets));
-        ok = ok && shard->buckets != NULL;
+        if (tr__table_init(&shard->table, NULL) < 0)
+            rc = TR_ENOMEM;
     }
-    if (!ok)
-        rc = TR_ENOMEM;
     if (rc == 0)
         rc = sweeper_ensure(registry);
     if (rc < 0) {
@@ -624,20 +576,11 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
     return 0;
 }
 
-static void passivate_all(struct tr_registry *registry)
+static void passivate_entry(struct tr__registry_entry *entry, uint64_t now)
 {
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        struct shard *shard = &registry->shards[i];
-
-        pthread_mutex_lock(&shard->lock);
-        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
-            struct tr__registry_entry *entry = tr__container(link, struct tr__registry_entry, lru);
-
-            if (!entry->stopping)
-                tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
-        }
-        pthread_mutex_unlock(&shard->lock);
-    }
+    (void)now;
+    if (!entry->stopping)
+        tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
 }
 
 /* Drive until all actors have ended or there is nothing to run; then wait a little. */
@@ -688,7 +631,7 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
     }
     while (rc == 0 && atomic_load_explicit(&r->live, memory_order_seq_cst) > 0) {
         /* Ask again in each round: the registry gets no notice when a caller drops its sender. */
-        passivate_all(r);
+        registry_each(r, passivate_entry, 0);
         if (tr__is_driven(system)) {
             rc = drive_for_close(r, until);
         } else {

@@ -119,15 +119,17 @@ static bool may_go(
     return may;
 }
 
-/* Under snapshot_lock. Returns those that may go, to be freed without it. */
-static struct tr__retired *snapshot_collect(struct tr_system *system, const struct tr__worker *here)
+/* Under snapshot_lock. Takes off the list those that may go, or those of `gone`. The caller frees
+ * them without the lock. */
+static struct tr__retired *snapshot_collect(
+    struct tr_system *system, const struct tr__worker *here, const struct tr_snapshot *gone)
 {
     struct tr__retired **at = &system->retired, *free_list = NULL;
 
     while (*at != NULL) {
         struct tr__retired *retired = *at;
 
-        if (!may_go(system, retired, here)) {
+        if (gone != NULL ? retired->snapshot != gone : !may_go(system, retired, here)) {
             at = &retired->next;
             continue;
         }
@@ -188,7 +190,7 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
         retired->next = system->retired;
         system->retired = retired;
     }
-    free_list = snapshot_collect(system, NULL);
+    free_list = snapshot_collect(system, NULL, NULL);
     pthread_mutex_unlock(&system->snapshot_lock);
     free_all(free_list);
     return 0;
@@ -206,25 +208,14 @@ const void *tr_snapshot_read(const struct tr_snapshot *snapshot)
 void tr_snapshot_destroy(struct tr_snapshot **snapshot)
 {
     struct tr_snapshot *s = *snapshot;
-    struct tr__retired **at, *free_list = NULL;
+    struct tr__retired *free_list;
     void *value;
 
     if (s == NULL)
         return;
     *snapshot = NULL;
     pthread_mutex_lock(&s->system->snapshot_lock);
-    for (at = &s->system->retired; *at != NULL;) {
-        struct tr__retired *retired = *at;
-
-        if (retired->snapshot != s) {
-            at = &retired->next;
-            continue;
-        }
-        *at = retired->next;
-        retired->next = free_list;
-        free_list = retired;
-        atomic_fetch_add_explicit(&s->freeing, 1, memory_order_relaxed);
-    }
+    free_list = snapshot_collect(s->system, NULL, s);
     pthread_mutex_unlock(&s->system->snapshot_lock);
     free_all(free_list);
     /* A worker may have taken some off the list just before. */
@@ -246,7 +237,7 @@ void tr__snapshot_quiesce(struct tr__worker *worker)
         return;
     if (pthread_mutex_trylock(&system->snapshot_lock) != 0)
         return;
-    free_list = snapshot_collect(system, worker);
+    free_list = snapshot_collect(system, worker, NULL);
     pthread_mutex_unlock(&system->snapshot_lock);
     free_all(free_list);
 }

@@ -388,14 +388,6 @@ void tr__supervisor_op(
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-static enum tr_next supervisor_handle(void *state, struct tr_context *ctx, void *message)
-{
-    (void)state;
-    (void)ctx;
-    (void)message;
-    return TR_GO;
-}
-
 static enum tr_next supervisor_on_event(
     void *state, struct tr_context *ctx, const struct tr_event *event)
 {
@@ -464,7 +456,7 @@ static const struct tr_type supervisor_type = {
     .name = "supervisor",
     .state_size = sizeof(struct supervisor),
     .start = supervisor_start,
-    .handle = supervisor_handle,
+    .handle = tr__handle_nothing,
     .event = supervisor_on_event,
     .stop = supervisor_stop,
     .finish = supervisor_finish,
@@ -617,12 +609,6 @@ static int supervisor_create(
     return 0;
 }
 
-static void set_owner(struct tr_box *box, const char *owner)
-{
-    tr__set(box->owner_first, owner);
-    atomic_store_explicit(&box->strong, 1, memory_order_release);
-}
-
 /* Pin the children, give their senders to the caller or keep them, and launch them. */
 static void supervisor_launch(struct tr_box *box)
 {
@@ -633,11 +619,10 @@ static void supervisor_launch(struct tr_box *box)
         struct child *child = &self->children[i];
 
         atomic_fetch_add_explicit(&child->box->pins, 1, memory_order_relaxed);
-        set_owner(child->box, row->ret_sender != NULL ? "supervise" : "its supervisor");
         if (row->ret_sender != NULL)
-            *row->ret_sender = (tr_sender){ child->box, NULL };
+            *row->ret_sender = tr__box_own(child->box, "supervise");
         else
-            child->sender = (tr_sender){ child->box, NULL };
+            child->sender = tr__box_own(child->box, "its supervisor");
         if (row->supervisor != NULL)
             supervisor_launch(child->box);
         tr__box_launch(child->box);
@@ -667,9 +652,8 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
     self->release = release;
     self->release_data = data;
     supervisor_launch(box);
-    set_owner(box, owner != NULL ? owner : "supervise");
+    *ret_sender = tr__box_own(box, owner != NULL ? owner : "supervise");
     tr__box_launch(box);
-    *ret_sender = (tr_sender){ box, NULL };
     tr__push_op_cell(box, go);
     return 0;
 }

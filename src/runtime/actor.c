@@ -10,24 +10,20 @@
 #include "runtime/actor.h"
 
 #include "base/assert.h"
+#include "runtime/ask.h"
 #include "runtime/fd.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/registry.h"
-#include "runtime/reply.h"
-#include "runtime/run_queue.h"
-#include "runtime/supervisor.h"
 #include "runtime/system.h"
-#include "runtime/timer.h"
 #include "runtime/watch.h"
 
 /* ---- start, stop, crash, restart ------------------------------------------------------------ */
 
-enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
+enum tr__verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr_context *ctx = &worker->ctx;
     struct tr__ext *ext;
-    enum verdict verdict;
+    enum tr__verdict verdict;
     uint32_t counted = 0;
     int rc = 0;
 
@@ -45,7 +41,7 @@ enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
     /* A supervisor has started when its children have: it tells its own supervisor then. */
     if (ext != NULL && ext->supervisor != NULL && !(tr__get(box->status) & STATUS_SUPERVISOR))
         ext->starting = true;
-    verdict = tr__after(worker, box, NULL, TR_GO, &counted);
+    verdict = tr__actor_after(worker, box, NULL, TR_GO, &counted);
     if (verdict == VERDICT_GO)
         tr__actor_started(box);
     return verdict;
@@ -70,7 +66,7 @@ static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, i
 }
 
 /* The stop hook is done and no answer is outstanding (or the grace is over). */
-enum verdict tr__actor_stopped(struct tr__worker *worker, struct tr_box *box)
+enum tr__verdict tr__actor_stopped(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr__ext *ext = tr__ext_of(box);
 
@@ -113,7 +109,7 @@ static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
     struct tr__ext *ext;
 
     atomic_fetch_or_explicit(&box->word, WORD_CLOSED, memory_order_acq_rel);
-    tr__cut(box, NULL, 0);
+    tr__box_cut(box, NULL, 0);
     ext = tr__ext_of(box);
     if (ext != NULL) {
         bury_messages(worker, box, &ext->deferred);
@@ -124,7 +120,7 @@ static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
     bury_messages(worker, box, &box->fifo);
     /* Unpark the actors that wait for room here: there is nothing to wait for. */
     if (atomic_load_explicit(&box->word, memory_order_acquire) & WORD_WAITERS)
-        tr__unpark_all(box);
+        tr__box_unpark_all(box);
 }
 
 /* Sort the queue of an actor that goes to rest: it handles events, and no more messages. */
@@ -139,7 +135,7 @@ static void events_first(struct tr_box *box)
     box->fifo = messages;
 }
 
-tr__noinline enum verdict tr__actor_stop(
+tr__noinline enum tr__verdict tr__actor_stop(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest)
 {
     struct tr_context *ctx = &worker->ctx;
@@ -186,11 +182,11 @@ tr__noinline enum verdict tr__actor_stop(
         (ext == NULL ||
             tr__actor_timer(worker, box, ext->grace_ns, 0, 0, true, &ext->grace_timer) < 0))
         return tr__actor_stopped(worker, box); /* no memory for the grace timer: end now */
-    return tr__after(worker, box, NULL, TR_GO, &counted);
+    return tr__actor_after(worker, box, NULL, TR_GO, &counted);
 }
 
 /* Fail an actor: the only way it fails. `cell` is the message to handle again after the restart. */
-tr__noinline enum verdict tr__actor_crash(
+tr__noinline enum tr__verdict tr__actor_crash(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell)
 {
     struct tr__ext *ext = tr__ext_of(box);
@@ -200,7 +196,7 @@ tr__noinline enum verdict tr__actor_crash(
     tr__log(box->system, "actor %s: crashed: %s", tr__box_name(box, name, sizeof name),
         tr_why_text(why));
     if (cell != NULL)
-        tr__requeue_front(box, cell);
+        tr__box_requeue_front(box, cell);
     if (tr__get(box->status) & STATUS_RESTING)
         return tr__actor_stopped(worker, box);
     if (ext == NULL || ext->supervisor == NULL || tr__get(box->status) & STATUS_STOPPING) {
@@ -211,7 +207,8 @@ tr__noinline enum verdict tr__actor_crash(
     return VERDICT_GO;
 }
 
-static enum verdict actor_restart(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
+static enum tr__verdict actor_restart(
+    struct tr__worker *worker, struct tr_box *box, enum tr_why why)
 {
     struct tr__ext *ext = tr__ext_of(box);
     const struct tr_type *type = box->type;
@@ -243,7 +240,7 @@ static bool is_supervised(const struct tr_box *box)
 }
 
 /* End the actor for good, whatever its supervisor would do. */
-static enum verdict actor_end(struct tr__worker *worker, struct tr_box *box)
+static enum tr__verdict actor_end(struct tr__worker *worker, struct tr_box *box)
 {
     uint32_t status = tr__get(box->status);
 
@@ -283,12 +280,12 @@ static void actor_inherit(struct tr_box *box, const void *payload)
     tr__queue_prepend(&box->fifo, left);
 }
 
-enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
+enum tr__verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     enum tr__op op = (enum tr__op)cell->opt;
     unsigned char payload[CELL_INLINE];
     uint32_t status = tr__get(box->status);
-    enum verdict verdict = VERDICT_GO;
+    enum tr__verdict verdict = VERDICT_GO;
     int why;
 
     memcpy(payload, cell->payload, sizeof payload);

@@ -8,10 +8,13 @@
 #include <string.h>
 
 #include <troupe/inspect.h>
+#include <troupe/registry.h>
+#include <troupe/supervisor.h>
 
-#include "runtime/compiler.h"
 #include "runtime/ext.h"
 #include "runtime/sync.h"
+
+struct tr__registry_entry;
 
 enum {
     BLOCKED = STATUS_HELD | STATUS_PARKED | STATUS_CRASHED | STATUS_WAITING | STATUS_UNOWNED,
@@ -19,7 +22,7 @@ enum {
 };
 
 /* Whether the actor still exists for the rest of its turn. */
-enum verdict { VERDICT_GO, VERDICT_GONE };
+enum tr__verdict { VERDICT_GO, VERDICT_GONE };
 
 static inline void *tr__self_of(struct tr_box *box)
 {
@@ -47,35 +50,76 @@ static inline bool tr__is_crash(enum tr_why why)
 }
 
 /* box.c: end every cell in a queue; *replies counts the answers among them. */
-void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
+void tr__box_bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
     enum tr_dead_reason reason, int ask_status, int32_t *replies);
 
 /* The handle hook of the runtime's own actors, which get no message. */
 enum tr_next tr__handle_nothing(void *state, struct tr_context *ctx, void *message);
 
 /* queue.c */
-void tr__absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop);
-void tr__absorb_list(struct tr_box *box, struct tr__cell *list);
-void tr__cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted);
-void tr__drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled);
+void tr__box_absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop);
+void tr__box_absorb_list(struct tr_box *box, struct tr__cell *list);
+void tr__box_cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted);
+void tr__box_drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled);
 enum tr_next tr__handle_event(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
-enum verdict tr__after(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
-    enum tr_next next, uint32_t *counted);
-enum verdict tr__handle_slow(
+enum tr__verdict tr__actor_after(struct tr__worker *worker, struct tr_box *box,
+    struct tr__cell *cell, enum tr_next next, uint32_t *counted);
+enum tr__verdict tr__handle_slow(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted);
-void tr__requeue_front(struct tr_box *box, struct tr__cell *cell);
+void tr__box_requeue_front(struct tr_box *box, struct tr__cell *cell);
 void tr__actor_started(struct tr_box *box);
 
 /* turn.c: run one turn of a scheduled actor */
 void tr__turn(struct tr__worker *worker, struct tr_box *box);
 
 /* actor.c */
-enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box);
-enum verdict tr__actor_stopped(struct tr__worker *worker, struct tr_box *box);
-enum verdict tr__actor_stop(
+enum tr__verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box);
+enum tr__verdict tr__actor_stopped(struct tr__worker *worker, struct tr_box *box);
+enum tr__verdict tr__actor_stop(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest);
-enum verdict tr__actor_crash(
+enum tr__verdict tr__actor_crash(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell);
-enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
+enum tr__verdict tr__handle_op(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
+
+/* ---- to its registry: registry.c ------------------------------------------------------------ */
+
+/* Entries are under their shard's lock, which comes before the lock of a box. */
+
+/* Return whether an idle actor may end now: no sender is left. With `force`, even if some are. */
+bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);
+/* Mark the entry: its actor has started to end. */
+void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why);
+/* Free the entry or start the successor that waits: its actor has ended. */
+void tr__registry_ended(
+    struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
+bool tr__registry_is_closing(const struct tr__registry_entry *entry);
+/* Pass a message of an actor that has ended to its successor. False if there is none. */
+bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
+    struct tr_box *from, struct tr__cell *cell);
+
+/* ---- to its supervisor: supervisor.c -------------------------------------------------------- */
+
+/* A supervisor's state is its own; children reach it by operations. */
+
+/* Tell the supervisor that its child has ended or crashed; `gone` if it cannot be restarted. Called
+ * in the child's turn with the child's box and ext. */
+void tr__supervisor_child_ended(
+    struct tr_box *box, const struct tr__ext *ext, enum tr_why why, bool gone);
+void tr__supervisor_child_started(struct tr_box *box, const struct tr__ext *ext);
+/* Handle OP_CHILD_DOWN or OP_CHILD_ADD in the supervisor's turn. */
+void tr__supervisor_op(
+    struct tr__worker *worker, struct tr_box *box, enum tr__op op, const void *payload);
+/* Make a box that waits for its start a child of `supervisor`. On success the caller launches it
+ * and calls tr__supervisor_add; on failure the caller discards it. */
+int tr__supervisor_claim(struct tr_box *supervisor, struct tr_box *box, const void *state);
+/* Tell the supervisor of its new child, which ends if the supervisor has ended. */
+void tr__supervisor_add(struct tr_box *supervisor, struct tr_box *box);
+/* End the child of an OP_CHILD_ADD that the supervisor did not handle before it ended. */
+void tr__supervisor_add_dropped(const void *payload);
+/* Start a supervisor with a table that is released with it: `release` (may be NULL) is called once,
+ * last of all, if this returned 0. */
+int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
+    void (*release)(void *data), void *data, tr_sender *ret_sender);
 
 #endif

@@ -135,7 +135,7 @@ static int hold_start(struct tr__worker *worker, struct tr_box *box, struct tr_b
      * this actor has made room for them in this very turn. They go on, and park again if they must.
      */
     if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_WAITERS)
-        tr__unpark_all(box);
+        tr__box_unpark_all(box);
     ext->hold_sequence++;
     rc = tr__wait_start(box, on, (uint8_t)ext->hold_sequence);
     if (rc < 0)

@@ -13,10 +13,7 @@
  *      are sequentially consistent: one of the two sees the other and detaches. */
 
 #include "base/alloc.h"
-#include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/mailbox.h"
-#include "runtime/reply.h"
 #include "runtime/system.h"
 
 int tr__ask_create(struct tr_system *system, struct tr_box *asker, uint64_t deadline_ns,

@@ -9,16 +9,13 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
+#include "runtime/ask.h"
 #include "runtime/fd.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/registry.h"
-#include "runtime/reply.h"
 #include "runtime/run_queue.h"
-#include "runtime/supervisor.h"
 #include "runtime/system.h"
-#include "runtime/timer.h"
 #include "runtime/watch.h"
 
 enum { GRACE_DEFAULT_S = 5, LAUNCH_SHIFT = 24 };
@@ -372,7 +369,7 @@ void tr__box_senderless(struct tr_box *box)
 }
 
 /* End every cell in a queue: pass it to a successor, or make it a dead letter. */
-void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
+void tr__box_bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
     enum tr_dead_reason reason, int ask_status, int32_t *replies)
 {
     struct tr__ext *ext = tr__ext_of(box);
@@ -443,7 +440,7 @@ static void finish_ext(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     tr__watching_fini(ext);
     tr__replies_abandon(box, tr__is_crash(why) ? TR_ECRASHED : TR_EDROPPED);
     tr__park_cancel(ext);
-    tr__unpark_all(box);
+    tr__box_unpark_all(box);
 }
 
 void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
@@ -473,20 +470,20 @@ void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
     chain = close_word(box, WORD_CLOSED | WORD_GONE | WORD_SCHED, &word);
     tr__point();
     if (chain != NULL)
-        tr__absorb(box, chain, NULL);
+        tr__box_absorb(box, chain, NULL);
     ext = atomic_load_explicit(&box->ext, memory_order_seq_cst);
     if (ext != NULL) {
         entry = ext->entry;
-        tr__bury(worker, box, &ext->deferred, reason, ask_status, &replies);
-        tr__bury(worker, box, &ext->control, reason, ask_status, &replies);
-        tr__bury(worker, box, &ext->stash, reason, ask_status, &replies);
+        tr__box_bury(worker, box, &ext->deferred, reason, ask_status, &replies);
+        tr__box_bury(worker, box, &ext->control, reason, ask_status, &replies);
+        tr__box_bury(worker, box, &ext->stash, reason, ask_status, &replies);
     }
-    tr__bury(worker, box, &box->fifo, reason, ask_status, &replies);
+    tr__box_bury(worker, box, &box->fifo, reason, ask_status, &replies);
     if (ext != NULL) {
-        tr__bury(worker, box, &ext->background, reason, ask_status, &replies);
+        tr__box_bury(worker, box, &ext->background, reason, ask_status, &replies);
         finish_ext(box, ext, why);
     } else if (word & WORD_WAITERS) {
-        tr__unpark_all(box);
+        tr__box_unpark_all(box);
     }
     if (failed)
         tr__status_set(box, STATUS_ENDED_BADLY);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "runtime/actor.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
 

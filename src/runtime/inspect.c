@@ -10,7 +10,6 @@
 #include "runtime/actor.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/run_queue.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
 

@@ -70,7 +70,7 @@ static int local_own(struct tr_box *box, void *state)
     /* No sender was ever taken, so none will be dropped: set SENDERLESS here. */
     if (tr__get(box->strong) == 0)
         atomic_fetch_or_explicit(&box->word, WORD_SENDERLESS, memory_order_relaxed);
-    tr__inject(box->system, box);
+    tr__box_inject(box->system, box);
     return 0;
 }
 

@@ -24,11 +24,10 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
+#include "runtime/ask.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
-#include "runtime/reply.h"
 #include "runtime/run_queue.h"
-#include "runtime/supervisor.h"
 #include "runtime/system.h"
 #include "runtime/watch.h"
 
@@ -587,7 +586,7 @@ void tr_slot_cancel(struct tr_slot *slot)
                memory_order_acq_rel, memory_order_relaxed)) {
     }
     if (word & WORD_WAITERS)
-        tr__unpark_all(box);
+        tr__box_unpark_all(box);
     tr__cell_release(box->system, slot->cell);
     *slot = (struct tr_slot){ 0 };
 }

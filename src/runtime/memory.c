@@ -18,10 +18,8 @@
 #include <sys/mman.h>
 
 #include "base/alloc.h"
-#include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/mailbox.h"
-#include "runtime/run_queue.h"
 #include "runtime/system.h"
 
 #if defined(__SANITIZE_ADDRESS__)

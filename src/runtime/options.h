@@ -8,9 +8,8 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
-#include "runtime/compiler.h"
+#include "runtime/sync.h"
 
 /* The sizes in version 0.1. They never change. */
 enum {

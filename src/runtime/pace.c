@@ -8,9 +8,7 @@
  *              ^------------------ the other ------------'
  *
  * Messages that cost more turn it off: then all workers run. */
-#include "runtime/pace.h"
 
-#include "runtime/actor.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
 

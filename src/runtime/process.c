@@ -3,10 +3,6 @@
  * child is in process_proxy.c. */
 #include "runtime/process.h"
 
-#include <signal.h>
-#include <sys/pidfd.h>
-#include <unistd.h>
-
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"

@@ -19,10 +19,8 @@
  *      on it. Whether it took too long is known only after its handler: for the message handled
  *      last no DONE once the actor is gone, before the port has heard why.
  *   3. An entry is in the table until both are said. */
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -32,7 +30,6 @@
 #include "runtime/ask.h"
 #include "runtime/box.h"
 #include "runtime/process.h"
-#include "runtime/ready.h"
 #include "runtime/system.h"
 #include "runtime/wire.h"
 

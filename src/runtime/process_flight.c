@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "runtime/memory.h"
 #include "runtime/process.h"
-#include "runtime/run_queue.h"
 #include "runtime/system.h"
 
 enum { SLOT_BITS = 16, SLOTS_MAX = 1 << SLOT_BITS };

@@ -30,7 +30,6 @@
 
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/run_queue.h"
 #include "runtime/system.h"
 
 enum { TAG_WIRE = 1, TAG_NOTICES, TAG_PIDFD, TAG_TICK, TAG_PHASE };

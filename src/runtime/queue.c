@@ -8,16 +8,13 @@
 #include "runtime/fd.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/reply.h"
-#include "runtime/run_queue.h"
-#include "runtime/supervisor.h"
 #include "runtime/system.h"
 #include "runtime/watch.h"
 
 /* ---- queues --------------------------------------------------------------------------------- */
 
 /* Sort a list, oldest first, into the box's queues. */
-tr__noinline void tr__absorb_list(struct tr_box *box, struct tr__cell *list)
+tr__noinline void tr__box_absorb_list(struct tr_box *box, struct tr__cell *list)
 {
     struct tr__cell *next;
     struct tr__ext *ext;
@@ -43,16 +40,16 @@ tr__noinline void tr__absorb_list(struct tr_box *box, struct tr__cell *list)
 }
 
 /* Sort a chain, newest first and ending before `stop`, into the box's queues, oldest first. */
-tr__noinline void tr__absorb(
+tr__noinline void tr__box_absorb(
     struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop)
 {
     uint32_t flags = 0;
 
-    tr__absorb_list(box, tr__chain_reverse(newest, stop, &flags));
+    tr__box_absorb_list(box, tr__chain_reverse(newest, stop, &flags));
 }
 
 /* Take the arrived cells off the word, and `counted` off its count. */
-tr__noinline void tr__cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted)
+tr__noinline void tr__box_cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
 
@@ -69,12 +66,12 @@ tr__noinline void tr__cut(struct tr_box *box, const struct tr__cell *stop, uint3
             break;
     }
     if (tr__word_cell(word) != NULL && tr__word_cell(word) != stop)
-        tr__absorb(box, tr__word_cell(word), stop);
+        tr__box_absorb(box, tr__word_cell(word), stop);
 }
 
 /* Drop the oldest messages of a drop-oldest box down to its capacity. The count falls at once, so
  * that senders see the room. */
-void tr__drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled)
+void tr__box_drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled)
 {
     uint32_t waiting =
         tr__word_count(atomic_load_explicit(&box->word, memory_order_relaxed)) - handled;
@@ -221,7 +218,7 @@ tr__noinline enum tr_next tr__handle_event(
     return TR_GO;
 }
 
-void tr__requeue_front(struct tr_box *box, struct tr__cell *cell)
+void tr__box_requeue_front(struct tr_box *box, struct tr__cell *cell)
 {
     struct tr__ext *ext = tr__ext_of(box);
 
@@ -266,7 +263,7 @@ void tr__actor_started(struct tr_box *box)
 }
 
 /* After a handler: stash, once more, park, hold, stop or fail. Consumes the cell. */
-tr__noinline enum verdict tr__after(struct tr__worker *worker, struct tr_box *box,
+tr__noinline enum tr__verdict tr__actor_after(struct tr__worker *worker, struct tr_box *box,
     struct tr__cell *cell, enum tr_next next, uint32_t *counted)
 {
     struct tr_context *ctx = &worker->ctx;
@@ -288,7 +285,7 @@ tr__noinline enum verdict tr__after(struct tr__worker *worker, struct tr_box *bo
         return tr__actor_crash(worker, box, why, queue_poison(worker, box, cell, counted));
     }
     if (is_message && flags & AFTER_AGAIN) {
-        tr__requeue_front(box, cell);
+        tr__box_requeue_front(box, cell);
         worker->time_up = true; /* others first */
     } else if (is_message && flags & AFTER_STASH) {
         ext = tr__ext_of(box);
@@ -310,19 +307,19 @@ tr__noinline enum verdict tr__after(struct tr__worker *worker, struct tr_box *bo
         return tr__actor_stop(worker, box, TR_WHY_STOPPED,
             ext != NULL && ext->supervisor != NULL && ext->restart_kind == TR_PERMANENT);
     }
-    if (flags & AFTER_PARK && park_on != NULL && tr__park(worker, box, park_on))
+    if (flags & AFTER_PARK && park_on != NULL && tr__actor_park(worker, box, park_on))
         tr__add(worker->counters.parks, 1);
     return VERDICT_GO;
 }
 
 /* A message or event on the slow path: deadlines, budgets. */
-tr__noinline enum verdict tr__handle_slow(
+tr__noinline enum tr__verdict tr__handle_slow(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted)
 {
     struct tr_context *ctx = &worker->ctx;
     const struct tr_type *type = box->type;
     uint64_t started_ns = 0, deadline = 0, expires;
-    enum verdict verdict;
+    enum tr__verdict verdict;
     enum tr_next next;
 
     if (cell->kind <= CELL_ASK_RECORD) {
@@ -373,7 +370,7 @@ tr__noinline enum verdict tr__handle_slow(
         return tr__actor_crash(
             worker, box, TR_WHY_BUDGET, queue_poison(worker, box, cell, counted));
     }
-    verdict = tr__after(worker, box, cell, next, counted);
+    verdict = tr__actor_after(worker, box, cell, next, counted);
     if (verdict == VERDICT_GO)
         tr__actor_started(box);
     return verdict;

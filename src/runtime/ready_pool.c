@@ -21,7 +21,6 @@
 #include "runtime/actor.h"
 #include "runtime/options.h"
 #include "runtime/ready.h"
-#include "runtime/supervisor.h"
 #include "runtime/system.h"
 
 enum { NAME_MAX_BYTES = 64 };

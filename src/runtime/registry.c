@@ -14,7 +14,6 @@
  *      box of an actor that stopped for another reason move to the successor.
  *
  * test/spin/registry.pml checks 1 to 3. */
-#include "runtime/registry.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"

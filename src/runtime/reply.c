@@ -6,7 +6,6 @@
  *   2. For every ask counted in box->asks exactly one REPLY cell without ACCEPTED is pushed to that
  *      box; or the box is GONE, and exactly one pin is released.
  *   3. The answer to a hold clears the asker's edge in the wait graph before it is pushed. */
-#include "runtime/reply.h"
 
 #include "base/assert.h"
 #include "runtime/actor.h"
@@ -14,7 +13,6 @@
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/run_queue.h"
-#include "runtime/system.h"
 
 /* ---- delivering ----------------------------------------------------------------------------- */
 

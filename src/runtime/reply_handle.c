@@ -11,8 +11,6 @@
 #include "base/assert.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
-#include "runtime/mailbox.h"
-#include "runtime/reply.h"
 #include "runtime/system.h"
 
 /* ---- the pool ------------------------------------------------------------------------------- */

@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/actor.h"
 #include "runtime/system.h"
 
 enum { STEAL_MAX = 128 };
@@ -51,7 +50,7 @@ void tr__schedule(struct tr__worker *worker, struct tr_box *box)
     if (likely(worker != NULL && worker->system == system && worker != system->foreign))
         tr__schedule_here(worker, box);
     else
-        tr__inject(system, box);
+        tr__box_inject(system, box);
 }
 
 void tr__worker_queue(struct tr__worker *worker, struct tr_box *box)
@@ -203,7 +202,7 @@ static void inject_to(struct tr__worker *target, struct tr_box *box)
         &target->inject, &head, box, memory_order_seq_cst, memory_order_relaxed));
 }
 
-void tr__inject(struct tr_system *system, struct tr_box *box)
+void tr__box_inject(struct tr_system *system, struct tr_box *box)
 {
     uint32_t solo = tr__get(system->pace.solo);
     struct tr__worker *target = solo != 0 ? system->workers[solo - 1] : NULL;

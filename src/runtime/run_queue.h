@@ -11,7 +11,6 @@
 #define RUNTIME_RUN_QUEUE_H
 
 #include "runtime/box.h"
-#include "runtime/sync.h"
 #include "runtime/worker.h"
 
 /* ---- scheduling an actor: the thread that set SCHED calls one of these ---------------------- */
@@ -19,7 +18,7 @@
 /* From any thread; worker is this thread's, or NULL. */
 void tr__schedule(struct tr__worker *worker, struct tr_box *box);
 /* From a thread that is no worker of the system. */
-void tr__inject(struct tr_system *system, struct tr_box *box);
+void tr__box_inject(struct tr_system *system, struct tr_box *box);
 /* Behind everything that waits: for a turn that has had its share. */
 void tr__worker_queue(struct tr__worker *worker, struct tr_box *box);
 

@@ -18,7 +18,6 @@
  * Parking: a worker publishes `sleeping`, looks once more at everything that could have given it
  * work, then waits. A thread that gives it work pushes first, then looks at `sleeping`: one of the
  * two sees the other. */
-#include <stdlib.h>
 
 #include "runtime/actor.h"
 #include "runtime/run_queue.h"

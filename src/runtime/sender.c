@@ -12,8 +12,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
-#include "runtime/mailbox.h"
-#include "runtime/ready.h"
 #include "runtime/system.h"
 
 tr_sender tr__sender_hold(struct tr_box *box, struct tr__hold *hold, const char *owner)

@@ -9,8 +9,8 @@
 #include "base/assert.h"
 #include "runtime/sim_disk_node.h"
 
-struct name {
-    struct node *live, *durable;
+struct tr__disk_name {
+    struct tr__disk_node *live, *durable;
     uint32_t operations; /* not yet durable ones that speak of this name */
     bool is_lost;        /* during a crash: an operation on it was lost */
     char path[];
@@ -22,17 +22,17 @@ enum operation_kind {
     OPERATION_RENAME,
 };
 
-struct operation {
-    struct operation *next;
+struct tr__disk_operation {
+    struct tr__disk_operation *next;
     enum operation_kind kind;
-    struct name *name;
-    struct name *to;   /* of a rename, else NULL */
-    struct node *node; /* of a create and a rename */
+    struct tr__disk_name *name;
+    struct tr__disk_name *to;   /* of a rename, else NULL */
+    struct tr__disk_node *node; /* of a create and a rename */
 };
 
 struct tr_file {
-    struct tr__sim_disk *disk; /* NULL after the disk is destroyed */
-    struct node *node;         /* NULL after a crash */
+    struct tr__sim_disk *disk;  /* NULL after the disk is destroyed */
+    struct tr__disk_node *node; /* NULL after a crash */
     unsigned flags;
     struct tr__link link; /* in the disk's files */
 };
@@ -56,7 +56,7 @@ static size_t name_position(const struct tr__sim_disk *disk, const char *path)
 }
 
 /* NULL if there is none; its live node may be NULL even so. */
-static struct name *name_find(const struct tr__sim_disk *disk, const char *path)
+static struct tr__disk_name *name_find(const struct tr__sim_disk *disk, const char *path)
 {
     size_t at = name_position(disk, path);
 
@@ -65,22 +65,23 @@ static struct name *name_find(const struct tr__sim_disk *disk, const char *path)
     return disk->names[at];
 }
 
-static struct name *name_find_live(const struct tr__sim_disk *disk, const char *path)
+static struct tr__disk_name *name_find_live(const struct tr__sim_disk *disk, const char *path)
 {
-    struct name *name = name_find(disk, path);
+    struct tr__disk_name *name = name_find(disk, path);
 
     return name != NULL && name->live != NULL ? name : NULL;
 }
 
-static struct name *name_find_or_add(struct tr__sim_disk *disk, const char *path)
+static struct tr__disk_name *name_find_or_add(struct tr__sim_disk *disk, const char *path)
 {
-    struct name *name = name_find(disk, path);
+    struct tr__disk_name *name = name_find(disk, path);
     size_t at, length;
 
     if (name != NULL)
         return name;
     if (disk->name_count == disk->name_capacity) {
-        struct name **names = base_grow(disk->names, &disk->name_capacity, 16, sizeof *names);
+        struct tr__disk_name **names =
+            base_grow(disk->names, &disk->name_capacity, 16, sizeof *names);
 
         if (names == NULL)
             return NULL;
@@ -92,14 +93,14 @@ static struct name *name_find_or_add(struct tr__sim_disk *disk, const char *path
         return NULL;
     memcpy(name->path, path, length + 1);
     at = name_position(disk, path);
-    memmove(
-        &disk->names[at + 1], &disk->names[at], (disk->name_count - at) * sizeof(struct name *));
+    memmove(&disk->names[at + 1], &disk->names[at],
+        (disk->name_count - at) * sizeof(struct tr__disk_name *));
     disk->names[at] = name;
     disk->name_count++;
     return name;
 }
 
-static void name_drop_if_unused(struct tr__sim_disk *disk, struct name *name)
+static void name_drop_if_unused(struct tr__sim_disk *disk, struct tr__disk_name *name)
 {
     size_t at;
 
@@ -108,14 +109,14 @@ static void name_drop_if_unused(struct tr__sim_disk *disk, struct name *name)
     at = name_position(disk, name->path);
     tr_assert(disk->names[at] == name);
     disk->name_count--;
-    memmove(
-        &disk->names[at], &disk->names[at + 1], (disk->name_count - at) * sizeof(struct name *));
+    memmove(&disk->names[at], &disk->names[at + 1],
+        (disk->name_count - at) * sizeof(struct tr__disk_name *));
     base_free(name);
 }
 
-static void link_set(struct node **link, struct node *node)
+static void link_set(struct tr__disk_node **link, struct tr__disk_node *node)
 {
-    struct node *old = *link;
+    struct tr__disk_node *old = *link;
 
     *link = tr__disk_node_ref(node);
     tr__disk_node_unref(old);
@@ -138,7 +139,7 @@ static bool is_same_dir(const char *a, const char *b)
 
 /* ---- name operations ------------------------------------------------------------------------- */
 
-static void operation_add(struct tr__sim_disk *disk, struct operation *operation)
+static void operation_add(struct tr__sim_disk *disk, struct tr__disk_operation *operation)
 {
     operation->next = NULL;
     operation->name->operations++;
@@ -150,7 +151,7 @@ static void operation_add(struct tr__sim_disk *disk, struct operation *operation
     disk->operation_count++;
 }
 
-static void operation_apply(const struct operation *operation)
+static void operation_apply(const struct tr__disk_operation *operation)
 {
     switch (operation->kind) {
     case OPERATION_CREATE:
@@ -168,9 +169,9 @@ static void operation_apply(const struct operation *operation)
 }
 
 /* Take the operation that *link points to out of the list and free it. */
-static void operation_take_out(struct tr__sim_disk *disk, struct operation **link)
+static void operation_take_out(struct tr__sim_disk *disk, struct tr__disk_operation **link)
 {
-    struct operation *operation = *link;
+    struct tr__disk_operation *operation = *link;
 
     *link = operation->next;
     if (disk->operations_end == &operation->next)
@@ -186,12 +187,12 @@ static void operation_take_out(struct tr__sim_disk *disk, struct operation **lin
     base_free(operation);
 }
 
-static bool is_across(const struct operation *operation)
+static bool is_across(const struct tr__disk_operation *operation)
 {
     return operation->to != NULL && !is_same_dir(operation->name->path, operation->to->path);
 }
 
-static bool is_in_dir(const struct operation *operation, const char *path)
+static bool is_in_dir(const struct tr__disk_operation *operation, const char *path)
 {
     return is_same_dir(operation->name->path, path) ||
            (operation->to != NULL && is_same_dir(operation->to->path, path));
@@ -202,11 +203,11 @@ static bool is_in_dir(const struct operation *operation, const char *path)
  * durable. */
 static void names_sync(struct tr__sim_disk *disk, const char *path)
 {
-    struct operation **link = &disk->first_operation;
-    const struct operation *last = NULL;
+    struct tr__disk_operation **link = &disk->first_operation;
+    const struct tr__disk_operation *last = NULL;
     bool has_across = false, is_last = false;
 
-    for (const struct operation *o = disk->first_operation; o; o = o->next) {
+    for (const struct tr__disk_operation *o = disk->first_operation; o; o = o->next) {
         if (!is_in_dir(o, path))
             continue;
         last = o;
@@ -236,7 +237,7 @@ static void names_sync_all(struct tr__sim_disk *disk)
 
 static void names_crash(struct tr__sim_disk *disk)
 {
-    for (struct operation *o = disk->first_operation; o; o = o->next) {
+    for (struct tr__disk_operation *o = disk->first_operation; o; o = o->next) {
         bool is_lost = base_random_below(&disk->random, 2) == 0;
 
         if (o->name->is_lost || (o->to != NULL && o->to->is_lost))
@@ -255,7 +256,7 @@ static void names_crash(struct tr__sim_disk *disk)
         operation_take_out(disk, &disk->first_operation);
     /* From the last: a name that is dropped moves only those behind it. */
     for (size_t i = disk->name_count; i-- > 0;) {
-        struct name *name = disk->names[i];
+        struct tr__disk_name *name = disk->names[i];
 
         name->is_lost = false;
         link_set(&name->live, name->durable);
@@ -325,7 +326,7 @@ void tr__disk_write_back(struct tr__sim_disk *disk)
     /* Names first: that may free nodes. */
     names_sync_all(disk);
     for (struct tr__link *at = disk->nodes.next; at != &disk->nodes; at = at->next)
-        tr__disk_node_sync(tr__container(at, struct node, link));
+        tr__disk_node_sync(tr__container(at, struct tr__disk_node, link));
     disk->counters.written_back++;
 }
 
@@ -336,7 +337,7 @@ void tr__sim_disk_crash(struct tr__sim_disk *disk)
     cut_off_files(disk);
     /* A node without a name and without an open file is gone by now, so it draws nothing. */
     for (struct tr__link *at = disk->nodes.next; at != &disk->nodes; at = at->next)
-        tr__disk_node_crash(tr__container(at, struct node, link));
+        tr__disk_node_crash(tr__container(at, struct tr__disk_node, link));
 }
 
 uint64_t tr__sim_disk_bytes(const struct tr__sim_disk *disk)
@@ -395,11 +396,11 @@ static int make_room_for_name(struct tr__sim_disk *disk)
 }
 
 /* A new node under the path; nothing live is there. */
-static int create_node(struct tr__sim_disk *disk, const char *path, struct node **ret_node)
+static int create_node(struct tr__sim_disk *disk, const char *path, struct tr__disk_node **ret_node)
 {
-    struct operation *operation;
-    struct node *node;
-    struct name *name;
+    struct tr__disk_operation *operation;
+    struct tr__disk_node *node;
+    struct tr__disk_name *name;
     int rc;
 
     rc = make_room_for_name(disk);
@@ -414,7 +415,8 @@ static int create_node(struct tr__sim_disk *disk, const char *path, struct node 
     node = tr__disk_node_create(disk);
     if (node == NULL)
         goto drop_name;
-    *operation = (struct operation){ .kind = OPERATION_CREATE, .name = name, .node = node };
+    *operation =
+        (struct tr__disk_operation){ .kind = OPERATION_CREATE, .name = name, .node = node };
     operation_add(disk, operation);
     link_set(&name->live, node);
     *ret_node = node;
@@ -428,9 +430,9 @@ free_operation:
 }
 
 static int open_node(
-    struct tr__sim_disk *disk, const char *path, unsigned flags, struct node **ret_node)
+    struct tr__sim_disk *disk, const char *path, unsigned flags, struct tr__disk_node **ret_node)
 {
-    struct name *name = name_find_live(disk, path);
+    struct tr__disk_name *name = name_find_live(disk, path);
     int rc;
 
     if (name == NULL) {
@@ -453,7 +455,7 @@ static int sim_open(void *data, const char *path, unsigned flags, struct tr_file
 {
     struct tr__sim_disk *disk = data;
     struct tr_file *file;
-    struct node *node;
+    struct tr__disk_node *node;
     int rc;
 
     rc = check_path(path);
@@ -498,7 +500,7 @@ static int check_use(const struct tr_file *file, unsigned flag)
 static int sim_read(
     struct tr_file *file, uint64_t offset, void *bytes, size_t size, size_t *ret_size)
 {
-    const struct node *node = file->node;
+    const struct tr__disk_node *node = file->node;
     int rc;
 
     rc = check_use(file, TR_OPEN_READ);
@@ -585,8 +587,8 @@ static int sim_size(struct tr_file *file, uint64_t *ret_size)
 static int sim_remove(void *data, const char *path)
 {
     struct tr__sim_disk *disk = data;
-    struct operation *operation;
-    struct name *name;
+    struct tr__disk_operation *operation;
+    struct tr__disk_name *name;
     int rc;
 
     rc = check_path(path);
@@ -600,7 +602,7 @@ static int sim_remove(void *data, const char *path)
     operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
-    *operation = (struct operation){ .kind = OPERATION_REMOVE, .name = name };
+    *operation = (struct tr__disk_operation){ .kind = OPERATION_REMOVE, .name = name };
     operation_add(disk, operation);
     link_set(&name->live, NULL);
     return 0;
@@ -609,8 +611,8 @@ static int sim_remove(void *data, const char *path)
 static int sim_rename(void *data, const char *from, const char *to)
 {
     struct tr__sim_disk *disk = data;
-    struct operation *operation;
-    struct name *name, *target;
+    struct tr__disk_operation *operation;
+    struct tr__disk_name *name, *target;
     int rc;
 
     rc = check_path(from);
@@ -633,7 +635,7 @@ static int sim_rename(void *data, const char *from, const char *to)
         base_free(operation);
         return TR_ENOMEM;
     }
-    *operation = (struct operation){
+    *operation = (struct tr__disk_operation){
         .kind = OPERATION_RENAME, .name = name, .to = target, .node = name->live
     };
     operation_add(disk, operation);

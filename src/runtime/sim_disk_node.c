@@ -34,12 +34,12 @@
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 /* The larger image counts: a truncate that is not synced has not freed anything yet. */
-static uint64_t node_charge(const struct node *node)
+static uint64_t node_charge(const struct tr__disk_node *node)
 {
     return tr__disk_larger(node->live_size, node->durable_size);
 }
 
-static void node_set_sizes(struct node *node, uint64_t live_size, uint64_t durable_size)
+static void node_set_sizes(struct tr__disk_node *node, uint64_t live_size, uint64_t durable_size)
 {
     node->disk->bytes -= node_charge(node);
     node->live_size = live_size;
@@ -47,9 +47,9 @@ static void node_set_sizes(struct node *node, uint64_t live_size, uint64_t durab
     node->disk->bytes += node_charge(node);
 }
 
-struct node *tr__disk_node_create(struct tr__sim_disk *disk)
+struct tr__disk_node *tr__disk_node_create(struct tr__sim_disk *disk)
 {
-    struct node *node = base_calloc(sizeof *node);
+    struct tr__disk_node *node = base_calloc(sizeof *node);
 
     if (node == NULL)
         return NULL;
@@ -60,10 +60,10 @@ struct node *tr__disk_node_create(struct tr__sim_disk *disk)
     return node;
 }
 
-static void node_free_changes(struct node *node)
+static void node_free_changes(struct tr__disk_node *node)
 {
     while (node->first_change != NULL) {
-        struct change *change = node->first_change;
+        struct tr__disk_change *change = node->first_change;
 
         node->first_change = change->next;
         base_free(change);
@@ -74,14 +74,14 @@ static void node_free_changes(struct node *node)
     node->changes_bytes = 0;
 }
 
-static void slot_drop_live(struct slot *slot)
+static void slot_drop_live(struct tr__disk_slot *slot)
 {
     if (slot->live != slot->durable)
         base_free(slot->live);
     slot->live = NULL;
 }
 
-static void node_destroy(struct node *node)
+static void node_destroy(struct tr__disk_node *node)
 {
     node_free_changes(node);
     for (size_t i = 0; i < node->slot_count; i++) {
@@ -94,14 +94,14 @@ static void node_destroy(struct node *node)
     base_free(node);
 }
 
-struct node *tr__disk_node_ref(struct node *node)
+struct tr__disk_node *tr__disk_node_ref(struct tr__disk_node *node)
 {
     if (node != NULL)
         node->refs++;
     return node;
 }
 
-void tr__disk_node_unref(struct node *node)
+void tr__disk_node_unref(struct tr__disk_node *node)
 {
     if (node == NULL)
         return;
@@ -123,7 +123,8 @@ static size_t bytes_in_page(uint64_t offset, uint64_t end)
     return (size_t)tr__disk_smaller(end - offset, PAGE - offset % PAGE);
 }
 
-void tr__disk_node_read(const struct node *node, uint64_t offset, unsigned char *bytes, size_t size)
+void tr__disk_node_read(
+    const struct tr__disk_node *node, uint64_t offset, unsigned char *bytes, size_t size)
 {
     uint64_t end = offset + size;
 
@@ -141,22 +142,23 @@ void tr__disk_node_read(const struct node *node, uint64_t offset, unsigned char 
     }
 }
 
-static int node_reserve_slots(struct node *node, size_t count)
+static int node_reserve_slots(struct tr__disk_node *node, size_t count)
 {
     while (node->slot_capacity < count) {
-        struct slot *slots = base_grow(node->slots, &node->slot_capacity, 4, sizeof *slots);
+        struct tr__disk_slot *slots =
+            base_grow(node->slots, &node->slot_capacity, 4, sizeof *slots);
 
         if (slots == NULL)
             return TR_ENOMEM;
         node->slots = slots;
     }
     while (node->slot_count < count)
-        node->slots[node->slot_count++] = (struct slot){ 0 };
+        node->slots[node->slot_count++] = (struct tr__disk_slot){ 0 };
     return 0;
 }
 
 /* Give the slot a live page of its own, which may be written to. */
-static int slot_own_live(struct slot *slot)
+static int slot_own_live(struct tr__disk_slot *slot)
 {
     unsigned char *page;
 
@@ -171,7 +173,7 @@ static int slot_own_live(struct slot *slot)
     return 0;
 }
 
-static bool disk_has_room(const struct node *node, uint64_t new_size)
+static bool disk_has_room(const struct tr__disk_node *node, uint64_t new_size)
 {
     const struct tr__sim_disk *disk = node->disk;
     uint64_t new_charge = tr__disk_larger(new_size, node->durable_size);
@@ -183,7 +185,7 @@ static bool disk_has_room(const struct node *node, uint64_t new_size)
     return disk->bytes <= disk->faults.bytes_max && growth <= disk->faults.bytes_max - disk->bytes;
 }
 
-static int node_make_room(struct node *node, uint64_t new_size)
+static int node_make_room(struct tr__disk_node *node, uint64_t new_size)
 {
     if (new_size > TR__SIM_DISK_FILE_BYTES_MAX)
         return TR_ETOOBIG;
@@ -197,7 +199,7 @@ static int node_make_room(struct node *node, uint64_t new_size)
 }
 
 /* The caller checks the limit on unsynced bytes afterwards. */
-static void node_add_change(struct node *node, struct change *change)
+static void node_add_change(struct tr__disk_node *node, struct tr__disk_change *change)
 {
     uint64_t bytes = sizeof *change + change->size;
 
@@ -217,10 +219,11 @@ static void limit_unsynced(struct tr__sim_disk *disk)
         tr__disk_write_back(disk);
 }
 
-int tr__disk_node_write(struct node *node, uint64_t offset, const unsigned char *bytes, size_t size)
+int tr__disk_node_write(
+    struct tr__disk_node *node, uint64_t offset, const unsigned char *bytes, size_t size)
 {
     uint64_t end = offset + size;
-    struct change *change;
+    struct tr__disk_change *change;
     int rc;
 
     tr_assert(size > 0);
@@ -239,7 +242,7 @@ int tr__disk_node_write(struct node *node, uint64_t offset, const unsigned char 
     if (change == NULL)
         return TR_ENOMEM;
 
-    *change = (struct change){ .offset = offset, .size = size };
+    *change = (struct tr__disk_change){ .offset = offset, .size = size };
     memcpy(change->bytes, bytes, size);
     node_add_change(node, change);
     while (offset < end) {
@@ -254,11 +257,11 @@ int tr__disk_node_write(struct node *node, uint64_t offset, const unsigned char 
     return 0;
 }
 
-int tr__disk_node_truncate(struct node *node, uint64_t size)
+int tr__disk_node_truncate(struct tr__disk_node *node, uint64_t size)
 {
     size_t first_gone = pages_of(size);
-    struct slot *last = NULL; /* the page the new end cuts in two */
-    struct change *change;
+    struct tr__disk_slot *last = NULL; /* the page the new end cuts in two */
+    struct tr__disk_change *change;
     int rc;
 
     if (size == node->live_size)
@@ -280,7 +283,7 @@ int tr__disk_node_truncate(struct node *node, uint64_t size)
     if (change == NULL)
         return TR_ENOMEM;
 
-    *change = (struct change){ .is_truncate = true, .offset = size };
+    *change = (struct tr__disk_change){ .is_truncate = true, .offset = size };
     node_add_change(node, change);
     if (size < node->live_size) {
         node->truncated_to = tr__disk_smaller(node->truncated_to, size);
@@ -296,10 +299,10 @@ int tr__disk_node_truncate(struct node *node, uint64_t size)
 
 /* ---- sync and crash of a node ---------------------------------------------------------------- */
 
-static void make_common(struct node *node, size_t first, size_t end)
+static void make_common(struct tr__disk_node *node, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++) {
-        struct slot *slot = &node->slots[i];
+        struct tr__disk_slot *slot = &node->slots[i];
 
         if (slot->live == slot->durable)
             continue;
@@ -309,10 +312,10 @@ static void make_common(struct node *node, size_t first, size_t end)
 }
 
 /* Slots at the end without pages would make the next truncate look at them again. */
-static void trim_slots(struct node *node)
+static void trim_slots(struct tr__disk_node *node)
 {
     while (node->slot_count > 0) {
-        const struct slot *slot = &node->slots[node->slot_count - 1];
+        const struct tr__disk_slot *slot = &node->slots[node->slot_count - 1];
 
         if (slot->live != NULL || slot->durable != NULL)
             break;
@@ -321,11 +324,11 @@ static void trim_slots(struct node *node)
 }
 
 /* Cannot fail: that is why both images are of pages that can change hands. */
-void tr__disk_node_sync(struct node *node)
+void tr__disk_node_sync(struct tr__disk_node *node)
 {
     if (node->first_change == NULL)
         return;
-    for (const struct change *change = node->first_change; change; change = change->next) {
+    for (const struct tr__disk_change *change = node->first_change; change; change = change->next) {
         if (change->is_truncate)
             continue;
         make_common(node, (size_t)(change->offset / PAGE), pages_of(change->offset + change->size));
@@ -340,9 +343,10 @@ void tr__disk_node_sync(struct node *node)
 /* The part of a change that lies in one sector reaches the durable image. During a crash only: no
  * page is common then. False if there was no memory for it, which makes it one more sector that was
  * lost. */
-static bool keep_sector(struct node *node, const struct change *change, uint64_t from, uint64_t end)
+static bool keep_sector(
+    struct tr__disk_node *node, const struct tr__disk_change *change, uint64_t from, uint64_t end)
 {
-    struct slot *slot = &node->slots[from / PAGE];
+    struct tr__disk_slot *slot = &node->slots[from / PAGE];
 
     if (slot->durable == NULL) {
         slot->durable = base_calloc(PAGE);
@@ -355,7 +359,7 @@ static bool keep_sector(struct node *node, const struct change *change, uint64_t
     return true;
 }
 
-static void crash_write(struct node *node, const struct change *change)
+static void crash_write(struct tr__disk_node *node, const struct tr__disk_change *change)
 {
     enum { WHOLE, TORN, LOST, OUTCOMES };
     struct tr__sim_disk *disk = node->disk;
@@ -381,7 +385,7 @@ static void crash_write(struct node *node, const struct change *change)
         disk->counters.kept++;
 }
 
-static void crash_truncate(struct node *node, uint64_t size)
+static void crash_truncate(struct tr__disk_node *node, uint64_t size)
 {
     struct tr__sim_disk *disk = node->disk;
     size_t first_gone = pages_of(size);
@@ -396,7 +400,7 @@ static void crash_truncate(struct node *node, uint64_t size)
         node->slots[i].durable = NULL;
     }
     if (size % PAGE > 0 && first_gone <= node->slot_count) {
-        struct slot *last = &node->slots[first_gone - 1];
+        struct tr__disk_slot *last = &node->slots[first_gone - 1];
 
         if (last->durable != NULL)
             memset(last->durable + size % PAGE, 0, PAGE - size % PAGE);
@@ -404,13 +408,13 @@ static void crash_truncate(struct node *node, uint64_t size)
     node_set_sizes(node, node->live_size, size);
 }
 
-void tr__disk_node_crash(struct node *node)
+void tr__disk_node_crash(struct tr__disk_node *node)
 {
     if (node->first_change == NULL)
         return;
     for (size_t i = 0; i < node->slot_count; i++)
         slot_drop_live(&node->slots[i]);
-    for (const struct change *change = node->first_change; change; change = change->next) {
+    for (const struct tr__disk_change *change = node->first_change; change; change = change->next) {
         if (change->is_truncate)
             crash_truncate(node, change->offset);
         else

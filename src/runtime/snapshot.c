@@ -12,7 +12,6 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "runtime/actor.h"
 #include "runtime/system.h"
 
 struct tr_snapshot {

@@ -20,7 +20,6 @@
  *      brought to rest. A child that is down ignores OP_REST.
  *   4. The supervisor pins every child's slot until the child has reported its end, so an operation
  *      never reaches another actor that reuses the slot. */
-#include "runtime/supervisor.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"

@@ -7,8 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/actor.h"
-#include "runtime/mailbox.h"
+#include "runtime/point.h"
 
 void tr__spin_lock(struct tr__spin *spin)
 {

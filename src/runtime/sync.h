@@ -1,10 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sync.h: relaxed access to atomics, a spin lock, futexes. */
+/* sync.h: hints for the compiler, relaxed access to atomics, a spin lock, futexes. */
 #ifndef RUNTIME_SYNC_H
 #define RUNTIME_SYNC_H
 
 #include <stdatomic.h>
 #include <stdint.h>
+
+/* ---- hints, and which checking build this is ------------------------------------------------ */
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#define tr__cold __attribute__((noinline, cold))
+#define tr__noinline __attribute__((noinline))
+
+/* 1 under ThreadSanitizer, which does not understand membarrier(2). */
+#if defined(__SANITIZE_THREAD__)
+#define TR__TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TR__TSAN 1
+#endif
+#endif
+#ifndef TR__TSAN
+#define TR__TSAN 0
+#endif
+
+/* 1 in a build where every cell is its own allocation, so that the sanitizers see its life. */
+#ifndef TR_MALLOC_CELLS
+#define TR_MALLOC_CELLS 0
+#endif
 
 /* For atomics that one thread writes and any thread reads, and for those another operation orders.
  * tr__add is a load and a store, not one step: only the one writer may use it. */

@@ -2,7 +2,6 @@
 /* system.c: start and end of a system; waiting for ends; the report of holders; the log. */
 #include "runtime/system.h"
 
-#include <errno.h>
 #include <linux/membarrier.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,12 +12,11 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
+#include "runtime/ask.h"
 #include "runtime/fd.h"
 #include "runtime/memory.h"
 #include "runtime/options.h"
 #include "runtime/process.h"
-#include "runtime/reply.h"
-#include "runtime/timer.h"
 
 enum {
     WORKERS_MAX = 256,

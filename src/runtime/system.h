@@ -9,7 +9,6 @@
 
 #include <sys/types.h>
 
-#include "runtime/pace.h"
 #include "runtime/work.h"
 #include "runtime/worker.h"
 

@@ -11,10 +11,8 @@
  *      scheduler's. */
 
 #include "runtime/actor.h"
-#include "runtime/mailbox.h"
+#include "runtime/ask.h"
 #include "runtime/memory.h"
-#include "runtime/registry.h"
-#include "runtime/reply.h"
 #include "runtime/run_queue.h"
 
 enum { BACKGROUND_SKIP_MAX = 32 };
@@ -59,11 +57,12 @@ static bool has_runnable(const struct tr_box *box)
 }
 
 /* Control cells that may run now. Blocked actors run operations and control messages too. */
-static enum verdict run_control(struct tr__worker *worker, struct tr_box *box, uint32_t *counted)
+static enum tr__verdict run_control(
+    struct tr__worker *worker, struct tr_box *box, uint32_t *counted)
 {
     struct tr__ext *ext;
     struct tr__cell *cell;
-    enum verdict verdict = VERDICT_GO;
+    enum tr__verdict verdict = VERDICT_GO;
 
     while ((ext = tr__ext_of(box)) != NULL) {
         uint32_t status = tr__get(box->status);
@@ -88,16 +87,16 @@ static enum verdict run_control(struct tr__worker *worker, struct tr_box *box, u
 
 /* One round of the slow path: control first, then one message. False when nothing can run. */
 static bool slow_round(
-    struct tr__worker *worker, struct tr_box *box, uint32_t *counted, enum verdict *verdict)
+    struct tr__worker *worker, struct tr_box *box, uint32_t *counted, enum tr__verdict *verdict)
 {
     struct tr__ext *ext;
     struct tr__cell *cell;
     uint32_t status;
 
     if (tr__word_cell(atomic_load_explicit(&box->word, memory_order_relaxed)) != NULL)
-        tr__cut(box, NULL, 0);
+        tr__box_cut(box, NULL, 0);
     if (box->full == TR_FULL_DROP_OLDEST)
-        tr__drop_oldest(worker, box, *counted);
+        tr__box_drop_oldest(worker, box, *counted);
     *verdict = run_control(worker, box, counted);
     if (*verdict == VERDICT_GONE)
         return false;
@@ -138,7 +137,7 @@ static void mark_lanes(struct tr_box *box)
 
 /* Leave the turn. True when the box is idle or queued; false when the turn must go on. */
 static bool slow_end(
-    struct tr__worker *worker, struct tr_box *box, uint32_t *counted, enum verdict *verdict)
+    struct tr__worker *worker, struct tr_box *box, uint32_t *counted, enum tr__verdict *verdict)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
     uint32_t left = tr__word_count(word) - *counted;
@@ -154,9 +153,9 @@ static bool slow_end(
      * taken for long. */
     if (word & WORD_WAITERS && (left <= box->capacity / 2 || (left < box->capacity && !runnable &&
                                                                  tr__word_cell(word) == NULL))) {
-        tr__cut(box, NULL, *counted);
+        tr__box_cut(box, NULL, *counted);
         *counted = 0;
-        if (!tr__unpark(box))
+        if (!tr__box_unpark(box))
             return false;
         mark_lanes(box);
         tr__worker_queue(worker, box); /* those woken first, then the next */
@@ -193,7 +192,7 @@ static bool slow_end(
 
 static tr__noinline void turn_slow(struct tr__worker *worker, struct tr_box *box, uint32_t counted)
 {
-    enum verdict verdict = VERDICT_GO;
+    enum tr__verdict verdict = VERDICT_GO;
     uint32_t budget = worker->turn_budget;
 
     for (;;) {
@@ -218,7 +217,7 @@ static tr__noinline bool leave_quickly(struct tr__worker *worker, struct tr_box 
     uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
 
     if (word & WORD_WAITERS && tr__word_count(word) <= box->capacity / 2)
-        tr__unpark(box);
+        tr__box_unpark(box);
     mark_lanes(box);
     tr__worker_queue(worker, box);
     return true;
@@ -232,7 +231,7 @@ static tr__noinline bool take_leftovers(
     const struct tr__ext *ext;
 
     if (tr__word_cell(atomic_load_explicit(&box->word, memory_order_relaxed)) != NULL)
-        tr__cut(box, NULL, 0); /* an arrived control cell goes first */
+        tr__box_cut(box, NULL, 0); /* an arrived control cell goes first */
     ext = tr__ext_of(box);
     if (ext != NULL && (ext->control != NULL || ext->background != NULL))
         return false;
@@ -252,14 +251,14 @@ struct turn {
     uint32_t flags; /* of the taken cells: are there lanes to sort? */
 };
 
-/* Put back the cells that a turn has taken and not handled. They are older than those tr__cut()
+/* Put back the cells that a turn has taken and not handled. They are older than those tr__box_cut()
  * finds; a handler may have put stashed messages in front meanwhile. */
 static void put_back(struct tr_box *box, const struct turn *turn)
 {
     if (turn->list == NULL)
         return;
     if (turn->flags & CELL_LANE || box->fifo != NULL) {
-        tr__absorb_list(box, turn->list);
+        tr__box_absorb_list(box, turn->list);
     } else {
         turn->last->next = turn->list;
         box->fifo = turn->last;
@@ -273,18 +272,18 @@ static void add_handled(struct tr__worker *worker, struct tr_box *box, uint32_t 
 }
 
 /* Finish a turn whose handler stopped, failed, or asked for a stash, park or hold. The word must
- * not name the cell when tr__after() disposes of it. */
+ * not name the cell when tr__actor_after() disposes of it. */
 static tr__noinline void turn_special(struct tr__worker *worker, struct tr_box *box,
     struct turn *turn, struct tr__cell *cell, enum tr_next result)
 {
     uint32_t counted = 0;
 
     put_back(box, turn);
-    tr__cut(box, turn->top, turn->counted);
+    tr__box_cut(box, turn->top, turn->counted);
     if (turn->top != NULL && turn->list == NULL && turn->top != cell)
         tr__cell_free(worker, turn->top);
     add_handled(worker, box, turn->handled);
-    if (tr__after(worker, box, cell, result, &counted) == VERDICT_GO)
+    if (tr__actor_after(worker, box, cell, result, &counted) == VERDICT_GO)
         turn_slow(worker, box, counted);
 }
 
@@ -294,7 +293,7 @@ static tr__noinline void turn_leave(
 {
     add_handled(worker, box, turn->handled);
     put_back(box, turn);
-    tr__cut(box, turn->top, turn->counted);
+    tr__box_cut(box, turn->top, turn->counted);
     if (turn->list == NULL && turn->top != NULL)
         tr__cell_free(worker, turn->top);
     if (turn->list == NULL || !share_used || !leave_quickly(worker, box))
@@ -418,7 +417,7 @@ static tr__noinline void turn_loop(
             return;
         }
         if (unlikely(turn->word & WORD_WAITERS)) {
-            if (tr__word_count(turn->word) <= box->capacity / 2 && tr__unpark(box) &&
+            if (tr__word_count(turn->word) <= box->capacity / 2 && tr__box_unpark(box) &&
                 turn->list == NULL) {
                 /* Those woken need this worker before the next ones are. */
                 tr__worker_queue(worker, box);

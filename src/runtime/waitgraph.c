@@ -31,7 +31,6 @@
 #include "runtime/actor.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/run_queue.h"
 #include "runtime/system.h"
 
 enum { CYCLE_MAX = 1000 };
@@ -171,7 +170,7 @@ static bool box_has_room(const struct tr_box *on)
 
 /* The edge is published under the lock of the full box, after the last look for room: the turn that
  * makes room takes the same lock before it unparks. */
-bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
+bool tr__actor_park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 {
     uint64_t edges[CYCLE_MAX] = { 0 };
     struct tr__ext *mine = tr__ext_get(box), *theirs;
@@ -252,7 +251,7 @@ static void waiter_wake(struct tr__waiter *waiter)
 
 /* If all waiters woke, the first would fill the box and the others would park again. So wake one,
  * then twice as many each time, until an actor has to park again. */
-bool tr__unpark(struct tr_box *on)
+bool tr__box_unpark(struct tr_box *on)
 {
     struct tr__ext *ext;
     pthread_mutex_t *lock = tr__box_lock(on);
@@ -273,7 +272,7 @@ bool tr__unpark(struct tr_box *on)
     return more;
 }
 
-void tr__unpark_all(struct tr_box *on)
+void tr__box_unpark_all(struct tr_box *on)
 {
     struct tr__ext *ext;
     pthread_mutex_t *lock = tr__box_lock(on);

@@ -46,12 +46,12 @@ struct tr_box *tr__wait_target(uint64_t edge);
 /* ---- parking -------------------------------------------------------------------------------- */
 
 /* Park the actor whose handler sent to the full box `on`. False if it need not or must not wait. */
-bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on);
+bool tr__actor_park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on);
 /* Wake some of those parked on a box that made room. True if others still wait. */
-bool tr__unpark(struct tr_box *on);
+bool tr__box_unpark(struct tr_box *on);
 /* Wakes all waiters: the box is closed, a reserved slot was cancelled, or its actor begins to
  * hold. */
-void tr__unpark_all(struct tr_box *on);
+void tr__box_unpark_all(struct tr_box *on);
 bool tr__park_is_linked(struct tr_box *box);
 /* Leave the list: the parked actor ends or restarts. */
 void tr__park_cancel(struct tr__ext *ext);

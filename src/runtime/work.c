@@ -9,7 +9,6 @@
 #include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
-#include "runtime/run_queue.h"
 #include "runtime/system.h"
 
 enum { WORK_NICE = 2, WORK_QUEUE_MAX = 4096 };

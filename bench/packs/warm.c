@@ -106,7 +106,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "use: packs-warm EMPTY-FOLDER\n");
         return 2;
     }
-    if (objects_open(arguments[1], why, sizeof why, &objects) < 0 ||
+    if (objects_open(arguments[1], true, why, sizeof why, &objects) < 0 ||
         tr_system_create(&(struct tr_system_options){ .workers = 1 }, &system) < 0)
         return 1;
     for (uint32_t i = 0; i < FILES; i++)

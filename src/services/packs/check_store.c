@@ -2,12 +2,8 @@
 /* check_store.c: compare the catalogue with the files. The files are listed first and the rows read
  * after: an object that is renamed and then committed in between is found with its row.
  *
- * The folders are opened here and not by objects_open, which creates missing ones: a check only
- * reads. A folder that does not exist counts as empty (a backup needs no incoming); one that cannot
- * be opened is an error, or the check would report every version as lost. */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
+ * A folder that does not exist counts as empty (a backup needs no incoming); one that cannot be opened
+ * is an error, or the check would report every version as lost. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +31,7 @@ struct files {
 
 struct run {
     struct sql *sql;
-    int folder; /* of objects; negative: it does not exist */
+    struct objects *folders;
     packs_check_fn on_violation;
     void *data;
     uint64_t violations;
@@ -167,41 +163,12 @@ static struct file *check_find_file(const struct files *files, struct span name)
     return bsearch(&wanted, files->list, files->count, sizeof wanted, compare_files);
 }
 
-/* Open packs/NAME of the data directory; *ret_folder is -1 if it does not exist. */
-static int check_open_folder(const char *data_path, const char *name, int *ret_folder)
+static int list_folder(struct run *run, enum objects_folder folder, struct files *files)
 {
-    char path[PATH_MAX];
-
-    if (snprintf(path, sizeof path, "%s/packs/%s", data_path, name) >= (int)sizeof path)
-        return TR_ETOOBIG;
-    *ret_folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (*ret_folder >= 0 || errno == ENOENT)
-        return 0;
-    return errno == EMFILE || errno == ENFILE ? TR_ELIMIT : TR_EACCES;
-}
-
-static int list_folder(struct files *files, int folder)
-{
-    int rc = folder < 0 ? 0 : folder_each(folder, add_file, files);
+    int rc = objects_each(run->folders, folder, add_file, files);
 
     if (files->count > 0)
         qsort(files->list, files->count, sizeof(struct file), compare_files);
-    return rc;
-}
-
-static int list_files(struct run *run, const char *data_path)
-{
-    int incoming = -1;
-    int rc = check_open_folder(data_path, "objects", &run->folder);
-
-    if (rc == 0)
-        rc = check_open_folder(data_path, "incoming", &incoming);
-    if (rc == 0)
-        rc = list_folder(&run->objects, run->folder);
-    if (rc == 0)
-        rc = list_folder(&run->incoming, incoming);
-    if (incoming >= 0)
-        close(incoming);
     return rc;
 }
 
@@ -247,7 +214,7 @@ static int check_object(struct run *run, const struct sql_unit *unit, uint32_t r
     }
     if (was_wanted)
         return 0;
-    rc = folder_open_verified(run->folder, hex, file->size, &fd);
+    rc = objects_open_verified(run->folders, hex, file->size, &fd);
     if (rc == 0)
         close(fd);
     else if (rc != TR_ENOMEM)
@@ -289,9 +256,14 @@ static void check_left_over(
 int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violation, void *data,
     uint64_t *ret_violations)
 {
-    struct run run = { .sql = sql, .folder = -1, .on_violation = on_violation, .data = data };
-    int rc = list_files(&run, data_path);
+    struct run run = { .sql = sql, .on_violation = on_violation, .data = data };
+    char why[256];
+    int rc = objects_open(data_path, false, why, sizeof why, &run.folders);
 
+    if (rc == 0)
+        rc = list_folder(&run, OBJECTS_COMPLETE, &run.objects);
+    if (rc == 0)
+        rc = list_folder(&run, OBJECTS_INCOMING, &run.incoming);
     if (rc == 0)
         rc = ask_questions(&run);
     if (rc == 0)
@@ -305,7 +277,6 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     }
     base_free(run.objects.list);
     base_free(run.incoming.list);
-    if (run.folder >= 0)
-        close(run.folder);
+    objects_close(&run.folders);
     return rc;
 }

@@ -527,7 +527,7 @@ void download_serve(struct http_request *request, struct packs *packs,
 
 int objects_start(struct packs *packs, char *why, size_t why_size)
 {
-    return objects_open(packs->data_path, why, why_size, &packs->objects);
+    return objects_open(packs->data_path, true, why, why_size, &packs->objects);
 }
 
 void objects_stop(struct packs *packs)

@@ -10,7 +10,6 @@
  *      changed less than settle_ns ago is not hashed yet; a later write has another time. */
 #include "services/packs/hasher.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,7 +17,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
-#include "crypto/encoding.h"
 #include "support/metric.h"
 
 enum {
@@ -63,22 +61,8 @@ static int source_identify(void *data, int fd, struct file_identity *ret_identit
 static int source_read(
     void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size)
 {
-    size_t got = 0;
-
     (void)data;
-    while (got < size) {
-        ssize_t step = pread(fd, (char *)bytes + got, size - got, (off_t)(offset + got));
-
-        if (step < 0 && errno == EINTR)
-            continue;
-        if (step < 0)
-            return TR_EIO;
-        if (step == 0)
-            break;
-        got += (size_t)step;
-    }
-    *ret_size = got;
-    return 0;
+    return file_read(fd, offset, bytes, size, ret_size);
 }
 
 static void source_close(void *data, int fd)
@@ -136,7 +120,7 @@ struct hash_job *hash_job_create(const struct hash_file *file, const struct hash
     job->source = source;
     job->env = env;
     job->file = *file;
-    job->sha256_hex[crypto_hex_encode(file->sha256, sizeof file->sha256, job->sha256_hex)] = '\0';
+    object_name(file->sha256, job->sha256_hex);
     job->alive = alive;
     atomic_fetch_add_explicit(alive, 1, memory_order_relaxed);
     return job;

@@ -22,7 +22,7 @@ enum { READ_BYTES = 256 << 10 };
 
 struct objects {
     _Atomic uint32_t refs;
-    int objects, incoming; /* folders */
+    int folders[OBJECTS_FOLDERS]; /* -1: it does not exist */
 };
 
 static int object_error(int error)
@@ -79,6 +79,11 @@ int file_open_beneath(int folder, const char *name, int flags, unsigned mode, in
     return 0;
 }
 
+void object_name(const uint8_t sha256[32], char ret_name[OBJECT_NAME_CHARS + 1])
+{
+    ret_name[crypto_hex_encode(sha256, 32, ret_name)] = '\0';
+}
+
 bool object_name_is_valid(const char *name, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -114,14 +119,14 @@ int file_identify(int fd, struct file_identity *ret_identity)
     return 0;
 }
 
-static int open_object(
-    int folder, const char *sha256_hex, int *ret_fd, struct file_identity *ret_identity)
+int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
+    struct file_identity *ret_identity)
 {
     int fd, rc;
 
     if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
-    rc = file_open_beneath(folder, sha256_hex, O_RDONLY, 0, &fd);
+    rc = file_open_beneath(objects->folders[OBJECTS_COMPLETE], sha256_hex, O_RDONLY, 0, &fd);
     if (rc < 0)
         return rc;
     rc = file_identify(fd, ret_identity);
@@ -132,10 +137,23 @@ static int open_object(
     return rc;
 }
 
-int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
-    struct file_identity *ret_identity)
+int file_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size)
 {
-    return open_object(objects->objects, sha256_hex, ret_fd, ret_identity);
+    size_t got = 0;
+
+    while (got < size) {
+        ssize_t step = pread(fd, (char *)bytes + got, size - got, (off_t)(offset + got));
+
+        if (step < 0 && errno == EINTR)
+            continue;
+        if (step < 0)
+            return TR_EIO;
+        if (step == 0)
+            break;
+        got += (size_t)step;
+    }
+    *ret_size = got;
+    return 0;
 }
 
 int file_hash(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint64_t end)
@@ -148,30 +166,28 @@ int file_hash(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint6
     if (bytes == NULL)
         return TR_ENOMEM;
     while (rc == 0 && *hashed < end) {
-        size_t want = end - *hashed < READ_BYTES ? (size_t)(end - *hashed) : READ_BYTES;
-        ssize_t got = pread(fd, bytes, want, (off_t)*hashed);
+        size_t want = end - *hashed < READ_BYTES ? (size_t)(end - *hashed) : READ_BYTES, got = 0;
 
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) { /* another program made it shorter */
-            rc = TR_EIO;
-        } else {
-            crypto_sha256_stream_update(hash, bytes, (size_t)got);
-            *hashed += (uint64_t)got;
-        }
+        rc = file_read(fd, *hashed, bytes, want, &got);
+        if (rc == 0 && got < want)
+            rc = TR_EIO; /* another program made it shorter */
+        if (rc == 0)
+            crypto_sha256_stream_update(hash, bytes, got);
+        *hashed += rc == 0 ? got : 0;
     }
     base_free(bytes);
     return rc;
 }
 
-int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int *ret_fd)
+int objects_open_verified(
+    const struct objects *objects, const char *sha256_hex, uint64_t size, int *ret_fd)
 {
     struct crypto_sha256_stream hash = { 0 };
     char hex[OBJECT_NAME_CHARS + 1];
     uint8_t digest[CRYPTO_SHA256_BYTES];
     struct file_identity identity = { 0 };
     uint64_t hashed = 0;
-    int fd, rc = open_object(folder, sha256_hex, &fd, &identity);
+    int fd, rc = objects_open_file(objects, sha256_hex, &fd, &identity);
 
     if (rc < 0)
         return rc;
@@ -180,7 +196,7 @@ int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int 
         rc = file_hash(fd, &hash, &hashed, identity.size);
     if (rc == 0) {
         crypto_sha256_stream_digest(&hash, digest);
-        hex[crypto_hex_encode(digest, sizeof digest, hex)] = '\0';
+        object_name(digest, hex);
         rc = strcmp(hex, sha256_hex) == 0 ? 0 : TR_EPROTO;
     }
     crypto_sha256_stream_fini(&hash);
@@ -191,12 +207,6 @@ int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int 
     return rc;
 }
 
-int objects_open_verified(
-    const struct objects *objects, const char *sha256_hex, uint64_t size, int *ret_fd)
-{
-    return folder_open_verified(objects->objects, sha256_hex, size, ret_fd);
-}
-
 int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd)
 {
     struct file_identity identity;
@@ -204,8 +214,8 @@ int objects_open_incoming(const struct objects *objects, const char *id, bool cr
 
     if (!object_name_is_valid(id, INCOMING_NAME_CHARS))
         return TR_EINVAL;
-    rc = file_open_beneath(
-        objects->incoming, id, O_RDWR | (create ? O_CREAT | O_EXCL : 0), create ? 0600 : 0, &fd);
+    rc = file_open_beneath(objects->folders[OBJECTS_INCOMING], id,
+        O_RDWR | (create ? O_CREAT | O_EXCL : 0), create ? 0600 : 0, &fd);
     if (rc < 0)
         return rc;
     rc = file_identify(fd, &identity); /* refuses all but regular files */
@@ -230,19 +240,20 @@ int objects_remove(const struct objects *objects, const char *sha256_hex)
 {
     if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
-    return remove_name(objects->objects, sha256_hex);
+    return remove_name(objects->folders[OBJECTS_COMPLETE], sha256_hex);
 }
 
 int objects_remove_incoming(const struct objects *objects, const char *id)
 {
     if (!object_name_is_valid(id, INCOMING_NAME_CHARS))
         return TR_EINVAL;
-    return remove_name(objects->incoming, id);
+    return remove_name(objects->folders[OBJECTS_INCOMING], id);
 }
 
 int objects_add(const struct objects *objects, const char *id, int fd, const char *sha256_hex)
 {
-    int error;
+    int complete = objects->folders[OBJECTS_COMPLETE];
+    int incoming = objects->folders[OBJECTS_INCOMING], error;
 
     if (!object_name_is_valid(id, INCOMING_NAME_CHARS) ||
         !object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
@@ -250,27 +261,31 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
     if (fsync(fd) != 0 || fchmod(fd, 0440) != 0)
         return object_error(errno);
     /* Do not replace an object: its readers would see other bytes. */
-    if (renameat2(objects->incoming, id, objects->objects, sha256_hex, RENAME_NOREPLACE) != 0) {
+    if (renameat2(incoming, id, complete, sha256_hex, RENAME_NOREPLACE) != 0) {
         error = errno;
-        if (error == EEXIST && unlinkat(objects->incoming, id, 0) == 0)
+        if (error == EEXIST && unlinkat(incoming, id, 0) == 0)
             error = 0;
         if (error != 0) {
             (void)fchmod(fd, 0600);
             return object_error(error);
         }
     }
-    if (fsync(objects->objects) != 0 || fsync(objects->incoming) != 0)
+    if (fsync(complete) != 0 || fsync(incoming) != 0)
         return object_error(errno);
     return 0;
 }
 
-int folder_each(int folder, objects_each_fn each, void *data)
+int objects_each(
+    const struct objects *objects, enum objects_folder which, objects_each_fn each, void *data)
 {
-    int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int folder = objects->folders[which];
+    int copy = folder < 0 ? -1 : openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = copy < 0 ? NULL : fdopendir(copy);
     const struct dirent *entry;
     int rc = 0;
 
+    if (folder < 0)
+        return 0;
     if (names == NULL) {
         rc = object_error(errno);
         if (copy >= 0)
@@ -293,46 +308,46 @@ int folder_each(int folder, objects_each_fn each, void *data)
     return rc;
 }
 
-int objects_each_incoming(const struct objects *objects, objects_each_fn each, void *data)
-{
-    return folder_each(objects->incoming, each, data);
-}
-
 /* ---- the folders ---------------------------------------------------------------------------- */
 
-/* Create the folder if it is missing. Returns -1 with errno. */
-static int create_folder(int parent, const char *name)
+/* Open a folder, and create it if it is missing. Returns -1 with errno. */
+static int open_folder(int parent, const char *name, bool create)
 {
-    if (mkdirat(parent, name, 0750) != 0 && errno != EEXIST)
+    if (create && mkdirat(parent, name, 0750) != 0 && errno != EEXIST)
         return -1;
     return openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 }
 
-static int open_folders(struct objects *objects, const char *data_path)
+/* Returns an errno. Without `create`, a folder that does not exist stays -1. */
+static int open_folders(struct objects *objects, const char *data_path, bool create)
 {
+    static const char *const names[] = { "objects", "incoming" };
     int data = open(data_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int packs = data < 0 ? -1 : create_folder(data, "packs");
-    int error;
+    int packs = data < 0 ? -1 : open_folder(data, "packs", create);
+    int error = packs < 0 ? errno : 0;
 
-    objects->objects = packs < 0 ? -1 : create_folder(packs, "objects");
-    objects->incoming = objects->objects < 0 ? -1 : create_folder(packs, "incoming");
-    error = objects->incoming < 0 ? errno : 0;
+    for (int i = 0; error == 0 && i < OBJECTS_FOLDERS; i++) {
+        objects->folders[i] = open_folder(packs, names[i], create);
+        if (objects->folders[i] < 0 && (create || errno != ENOENT))
+            error = errno;
+    }
     if (packs >= 0)
         close(packs);
     if (data >= 0)
         close(data);
-    return error;
+    return error == ENOENT && !create ? 0 : error;
 }
 
-int objects_open(const char *data_path, char *why, size_t why_size, struct objects **ret_objects)
+int objects_open(
+    const char *data_path, bool create, char *why, size_t why_size, struct objects **ret_objects)
 {
     struct objects *objects = base_alloc(sizeof *objects);
     int error;
 
     if (objects == NULL)
         return TR_ENOMEM;
-    *objects = (struct objects){ .refs = 1, .objects = -1, .incoming = -1 };
-    error = open_folders(objects, data_path);
+    *objects = (struct objects){ .refs = 1, .folders = { -1, -1 } };
+    error = open_folders(objects, data_path, create);
     if (error != 0) {
         (void)snprintf(
             why, why_size, "The folder %s/packs cannot be opened: %s.", data_path, strerror(error));
@@ -359,9 +374,8 @@ void objects_close(struct objects **objects)
     *objects = NULL;
     if (atomic_fetch_sub_explicit(&old->refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (old->objects >= 0)
-        close(old->objects);
-    if (old->incoming >= 0)
-        close(old->incoming);
+    for (int i = 0; i < OBJECTS_FOLDERS; i++)
+        if (old->folders[i] >= 0)
+            close(old->folders[i]);
     base_free(old);
 }

@@ -20,8 +20,10 @@ enum { OBJECT_NAME_CHARS = 64, INCOMING_NAME_CHARS = 32 };
 
 struct objects;
 
-/* Open the folders, and create those that are missing. */
-int objects_open(const char *data_path, char *why, size_t why_size, struct objects **ret_objects);
+/* Open the folders. With `create`, make those that are missing; else, for a check that only reads, a
+ * folder that is missing counts as empty. */
+int objects_open(
+    const char *data_path, bool create, char *why, size_t why_size, struct objects **ret_objects);
 struct objects *objects_ref(struct objects *objects);
 /* Release a reference; the last one closes the folders. NULL is fine. */
 void objects_close(struct objects **objects);
@@ -61,14 +63,15 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
 
 /* Call `each` with every name and its size, in no order; names that are not valid too. A negative
  * return of `each` ends the loop and is returned. */
+enum objects_folder { OBJECTS_COMPLETE, OBJECTS_INCOMING, OBJECTS_FOLDERS };
 typedef int (*objects_each_fn)(void *data, const char *name, uint64_t size);
-int objects_each_incoming(const struct objects *objects, objects_each_fn each, void *data);
+int objects_each(
+    const struct objects *objects, enum objects_folder folder, objects_each_fn each, void *data);
 
-/* ---- for a check that only reads: folders are given by their descriptors --------------------- */
-
-int folder_each(int folder, objects_each_fn each, void *data);
-int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int *ret_fd);
-
+/* The name of the object with this digest. */
+void object_name(const uint8_t sha256[32], char ret_name[OBJECT_NAME_CHARS + 1]);
+/* Read all of `size` bytes; *ret_size is less at the end of the file only. Returns TR_EIO. */
+int file_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size);
 /* Hash the bytes from *hashed to `end`, and move *hashed. Returns TR_EIO if the file is shorter. */
 int file_hash(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint64_t end);
 /* Open `name` beneath the folder, through no link. */

@@ -270,7 +270,7 @@ static int remove_files(struct upload *upload)
     if (upload->is_taking_object) {
         if (hook != NULL)
             hook();
-        name[crypto_hex_encode(upload->facts.sha256, sizeof upload->facts.sha256, name)] = '\0';
+        object_name(upload->facts.sha256, name);
         (void)objects_remove(upload->file.objects, name);
     }
     return rc;

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "crypto/encoding.h"
 #include "services/packs/upload_private.h"
 
 void upload_file_init(struct upload_file *file, struct objects *objects, const char *id)
@@ -133,11 +132,6 @@ int upload_file_write(struct upload_file *file, const char *bytes, size_t size)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void upload_hex(const uint8_t sha256[32], char ret_hex[OBJECT_NAME_CHARS + 1])
-{
-    ret_hex[crypto_hex_encode(sha256, 32, ret_hex)] = '\0';
-}
-
 static int check_variant(int fd, const struct upload_facts *facts)
 {
     int rc;
@@ -154,7 +148,7 @@ static int seal_object(const struct objects *objects, const struct upload_facts 
     char name[OBJECT_NAME_CHARS + 1];
     int fd, rc;
 
-    upload_hex(facts->sha256, name);
+    object_name(facts->sha256, name);
     rc = objects_open_verified(objects, name, facts->size, &fd);
     if (rc != 0)
         return rc;
@@ -182,7 +176,7 @@ int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
     rc = check_variant(file->fd, facts);
     if (rc != 0)
         return rc;
-    upload_hex(facts->sha256, name);
+    object_name(facts->sha256, name);
     /* Leave an intact object alone, because downloads may read it. A damaged one is never served, so
      * remove it and let the upload take its place. */
     rc = objects_open_verified(file->objects, name, facts->size, &object);

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "crypto/encoding.h"
 #include "services/packs/upload_private.h"
 #include "support/log.h"
 
@@ -16,7 +15,7 @@ static int look_at_file(struct uploads *uploads, struct upload *upload)
     int fd, rc = upload_file_look(&upload->file, &modified_ns);
 
     if (rc == TR_ENOENT) { /* the process may have ended after the rename */
-        name[crypto_hex_encode(upload->facts.sha256, 32, name)] = '\0';
+        object_name(upload->facts.sha256, name);
         rc = objects_open_file(uploads->packs->objects, name, &fd, &identity);
         if (rc != 0)
             return rc;
@@ -88,7 +87,7 @@ static int load_uploads(struct uploads *uploads)
         rc = load_row(uploads, unit, i);
     sql_unit_destroy(unit);
     if (rc == 0)
-        rc = objects_each_incoming(uploads->packs->objects, remove_unknown, uploads);
+        rc = objects_each(uploads->packs->objects, OBJECTS_INCOMING, remove_unknown, uploads);
     return rc;
 }
 

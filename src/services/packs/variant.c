@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* variant.c: check that a compressed file decompresses to its version. */
-#include <errno.h>
-#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -25,21 +23,6 @@ struct unpacking {
     char out[OUT_BYTES];
 };
 
-/* Read the next bytes; *ret_size is 0 at the end of the file. Returns TR_EIO. */
-static int read_input(struct unpacking *unpacking, size_t *ret_size)
-{
-    ssize_t got;
-
-    do
-        got = pread(unpacking->fd, unpacking->in, IN_BYTES, (off_t)unpacking->read_at);
-    while (got < 0 && errno == EINTR);
-    if (got < 0)
-        return TR_EIO;
-    unpacking->read_at += (uint64_t)got;
-    *ret_size = (size_t)got;
-    return 0;
-}
-
 static int take_output(struct unpacking *unpacking, size_t size)
 {
     tr_assert(unpacking->made <= unpacking->size);
@@ -58,7 +41,8 @@ static int unpack(
     int rc;
 
     do {
-        rc = read_input(unpacking, &size);
+        rc = file_read(unpacking->fd, unpacking->read_at, unpacking->in, IN_BYTES, &size);
+        unpacking->read_at += size;
         if (rc == 0 && size > 0)
             rc = piece(unpacking, size);
     } while (rc == 0 && size > 0);

@@ -32,7 +32,7 @@ static inline void objects_site_open(struct objects_site *site)
     snprintf(
         site->path, sizeof site->path, "%s/troupe-packs.XXXXXX", folder == NULL ? "/tmp" : folder);
     CHECK(mkdtemp(site->path) != NULL);
-    CHECK_MSG(objects_open(site->path, why, sizeof why, &site->objects) == 0, "%s", why);
+    CHECK_MSG(objects_open(site->path, true, why, sizeof why, &site->objects) == 0, "%s", why);
 }
 
 static inline void objects_site_close(struct objects_site *site)

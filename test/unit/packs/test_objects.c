@@ -272,26 +272,22 @@ TEST(objects, lists_objects_and_uploads)
     struct objects_site site;
     unsigned objects[2] = { 0 }, uploads[2] = { 0 };
     char hex[65], path[256];
-    int folder;
 
     objects_site_open(&site);
     make_object(&site, "one", hex);
     make_object(&site, "three", hex);
-    snprintf(path, sizeof path, "%s/packs/objects", site.path);
-    folder = open(path, O_RDONLY | O_DIRECTORY);
     close(upload(&site, id, "1234567"));
-    CHECK_EQ_INT(folder_each(folder, count_name, objects), 0);
-    CHECK_EQ_INT(objects_each_incoming(site.objects, count_name, uploads), 0);
+    CHECK_EQ_INT(objects_each(site.objects, OBJECTS_COMPLETE, count_name, objects), 0);
+    CHECK_EQ_INT(objects_each(site.objects, OBJECTS_INCOMING, count_name, uploads), 0);
     CHECK_EQ_INT(objects[0], 2);
     CHECK_EQ_INT(objects[1], 8);
     CHECK_EQ_INT(uploads[0], 1);
     CHECK_EQ_INT(uploads[1], 7);
     snprintf(path, sizeof path, "%s/packs/objects/!", site.path);
     put_file(path, "", 0);
-    CHECK_EQ_INT(folder_each(folder, count_name, objects), TR_EIO);
+    CHECK_EQ_INT(objects_each(site.objects, OBJECTS_COMPLETE, count_name, objects), TR_EIO);
     CHECK_EQ_INT(objects_remove_incoming(site.objects, id), 0);
     CHECK_EQ_INT(objects_remove_incoming(site.objects, id), TR_ENOENT);
-    close(folder);
     objects_site_close(&site);
 }
 
@@ -300,7 +296,7 @@ TEST(objects, folder_that_cannot_be_used_is_named)
     struct objects *objects = NULL;
     char why[256] = "";
 
-    CHECK_EQ_INT(objects_open("/nonexistent/data", why, sizeof why, &objects), TR_ENOENT);
+    CHECK_EQ_INT(objects_open("/nonexistent/data", true, why, sizeof why, &objects), TR_ENOENT);
     CHECK(strstr(why, "/nonexistent/data") != NULL);
     CHECK(objects == NULL);
 }

@@ -1094,7 +1094,7 @@ TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
     int rc = -1;
 
     web_place_make(place);
-    CHECK_EQ_INT(objects_open(place, why, sizeof why, &objects), 0);
+    CHECK_EQ_INT(objects_open(place, true, why, sizeof why, &objects), 0);
     crypto_sha256("first second", 12, facts.sha256);
     upload_file_init(&file, objects, id);
     CHECK_EQ_INT(upload_file_create(&file), 0);

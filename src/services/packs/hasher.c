@@ -170,19 +170,10 @@ static bool is_settled(struct hash_job *job, const struct file_identity *identit
     return false;
 }
 
-struct reading {
-    struct hash_job *job;
-    int fd;
-    char *room;
-    size_t room_size; /* the file's size and one byte more, at most READ_SIZE */
-    char *small;      /* receives the bytes of a small file; NULL: the file is large */
-};
-
 /* Hash the whole file. PACK_VERIFIED means it was read; the caller compares the digest. */
 static enum pack_verdict hash_whole_file(
-    const struct reading *reading, struct crypto_sha256_stream *stream, uint8_t ret_digest[32])
+    struct hash_job *job, int fd, struct crypto_sha256_stream *stream, uint8_t ret_digest[32])
 {
-    struct hash_job *job = reading->job;
     const struct hash_source *source = job->source;
     uint64_t offset = 0;
     size_t got;
@@ -193,22 +184,21 @@ static enum pack_verdict hash_whole_file(
     do {
         if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
             return PACK_CANCELLED;
-        if (source->read(
-                source->data, reading->fd, offset, reading->room, reading->room_size, &got) < 0)
+        if (source->read(source->data, fd, offset, job->room, job->room_size, &got) < 0)
             return PACK_UNREADABLE;
-        crypto_sha256_stream_update(stream, reading->room, got);
-        if (reading->small != NULL && offset + got <= job->file.size)
-            memcpy(reading->small + offset, reading->room, got);
+        crypto_sha256_stream_update(stream, job->room, got);
+        if (job->small != NULL && offset + got <= job->file.size)
+            memcpy(job->small + offset, job->room, got);
         offset += got;
         atomic_store_explicit(&job->hashed_bytes, offset, memory_order_relaxed);
         metric_add(&pack_hashed_bytes_total, (int64_t)got);
-    } while (got == reading->room_size && offset <= job->file.size);
+    } while (got == job->room_size && offset <= job->file.size);
     crypto_sha256_stream_digest(stream, ret_digest);
     return offset == job->file.size ? PACK_VERIFIED : PACK_DAMAGED;
 }
 
 /* Keep the verified file open. */
-static enum pack_verdict pin_file(struct hash_job *job, int fd, const char *small)
+static enum pack_verdict pin_file(struct hash_job *job, int fd)
 {
     struct pinned_file *pinned = base_calloc(sizeof *pinned);
 
@@ -216,8 +206,8 @@ static enum pack_verdict pin_file(struct hash_job *job, int fd, const char *smal
     tr_assert(fd >= 0);
     if (pinned == NULL)
         return PACK_BUSY;
-    if (small != NULL) {
-        pinned->bytes = http_frame_create(small, (size_t)job->file.size);
+    if (job->small != NULL) {
+        pinned->bytes = http_frame_create(job->small, (size_t)job->file.size);
         if (pinned->bytes == NULL) {
             base_free(pinned);
             return PACK_BUSY;
@@ -233,7 +223,7 @@ static enum pack_verdict pin_file(struct hash_job *job, int fd, const char *smal
     return PACK_VERIFIED;
 }
 
-static enum pack_verdict hash_file(struct hash_job *job, int fd, const struct reading *reading)
+static enum pack_verdict hash_file(struct hash_job *job, int fd)
 {
     const struct hash_source *source = job->source;
     struct crypto_sha256_stream stream = { NULL };
@@ -243,7 +233,7 @@ static enum pack_verdict hash_file(struct hash_job *job, int fd, const struct re
 
     if (crypto_sha256_stream_init(&stream) < 0)
         return PACK_BUSY;
-    verdict = hash_whole_file(reading, &stream, digest);
+    verdict = hash_whole_file(job, fd, &stream, digest);
     crypto_sha256_stream_fini(&stream);
     if (verdict == PACK_CANCELLED || verdict == PACK_UNREADABLE)
         return verdict;
@@ -255,11 +245,11 @@ static enum pack_verdict hash_file(struct hash_job *job, int fd, const struct re
     }
     if (verdict != PACK_VERIFIED || memcmp(digest, job->file.sha256, sizeof digest) != 0)
         return PACK_DAMAGED;
-    return pin_file(job, fd, reading->small);
+    return pin_file(job, fd);
 }
 
 /* Allocate an aligned read buffer; the caller frees *ret_block. */
-static char *room_new(size_t size, char **ret_block)
+static char *room_create(size_t size, char **ret_block)
 {
     size_t page = size < READ_SIZE ? PAGE : READ_SIZE;
     char *block = base_alloc(size + page), *room;
@@ -276,9 +266,6 @@ static char *room_new(size_t size, char **ret_block)
 static enum pack_verdict hash_examine(struct hash_job *job, int fd)
 {
     bool is_small = job->file.size > 0 && job->file.size <= PINNED_BYTES_MAX;
-    struct reading reading = { .job = job,
-        .fd = fd,
-        .room_size = job->file.size < READ_SIZE ? (size_t)job->file.size + 1 : READ_SIZE };
     enum pack_verdict verdict = PACK_BUSY;
     char *block;
 
@@ -288,11 +275,12 @@ static enum pack_verdict hash_examine(struct hash_job *job, int fd)
         return ++job->settles <= SETTLES_MAX ? PACK_UNSETTLED : PACK_BUSY;
     if (job->identity.size != job->file.size)
         return PACK_DAMAGED;
-    reading.room = room_new(reading.room_size, &block);
-    reading.small = is_small ? base_alloc((size_t)job->file.size) : NULL;
-    if (reading.room != NULL && (!is_small || reading.small != NULL))
-        verdict = hash_file(job, fd, &reading);
-    base_free(reading.small);
+    job->room_size = job->file.size < READ_SIZE ? (size_t)job->file.size + 1 : READ_SIZE;
+    job->room = room_create(job->room_size, &block);
+    job->small = is_small ? base_alloc((size_t)job->file.size) : NULL;
+    if (job->room != NULL && (!is_small || job->small != NULL))
+        verdict = hash_file(job, fd);
+    base_free(job->small);
     base_free(block);
     return verdict;
 }

@@ -77,6 +77,9 @@ struct hash_job {
     uint64_t wait_ns;
     unsigned settles, changes;
     struct file_identity identity;
+    char *room;
+    size_t room_size;           /* the file's size and one byte more, at most that of one read */
+    char *small;                /* receives the bytes of a small file; NULL: the file is large */
     struct pinned_file *pinned; /* PACK_VERIFIED */
 
     _Atomic uint32_t *alive; /* counts the jobs that exist */

@@ -321,7 +321,17 @@ static int start_work(struct uploads *uploads, struct upload *upload, enum uploa
     return rc;
 }
 
-/* Start the step of a request. An upload that cannot even be created is forgotten. */
+/* End a step that failed. An upload that cannot even be created is forgotten. */
+static void fail_step(struct uploads *uploads, struct upload *upload, int rc)
+{
+    set_failure(upload->job, rc);
+    if (upload->is_made)
+        end_step(uploads, upload);
+    else
+        forget_upload(uploads, upload);
+}
+
+/* Start the step of a request. */
 static void start_step(
     struct uploads *uploads, struct upload *upload, struct upload_job *job, enum upload_work work)
 {
@@ -331,13 +341,8 @@ static void start_step(
     set_step(upload, UPLOAD_STEP_WORK);
     upload->job = job;
     rc = start_work(uploads, upload, work);
-    if (rc == 0)
-        return;
-    set_failure(job, rc);
-    if (upload->is_made)
-        end_step(uploads, upload);
-    else
-        forget_upload(uploads, upload);
+    if (rc != 0)
+        fail_step(uploads, upload, rc);
 }
 
 /* ---- database ------------------------------------------------------------------------------- */
@@ -399,7 +404,7 @@ static void start_removal(struct uploads *uploads, struct upload *upload)
     int rc = submit_unit(uploads, upload, upload_delete_unit(span_of(upload->file.id)));
 
     set_step(upload, UPLOAD_STEP_REMOVE);
-    if (rc != 0) {
+    if (rc != 0) { /* it stays, and a sweep tries again */
         set_failure(upload->job, rc);
         end_step(uploads, upload);
     }
@@ -482,10 +487,7 @@ static void handle_look(struct uploads *uploads, struct upload *upload, struct u
 
 static void handle_claim(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    (void)uploads;
-    if (is_claimed(uploads, upload)) {
-        set_refusal(job, &busy);
-    } else if (job->offset != upload->offset) {
+    if (job->offset != upload->offset) {
         set_refusal(job, &other_offset);
     } else if (job->length > upload->facts.size - upload->offset) {
         set_refusal(job, &too_large);
@@ -568,9 +570,7 @@ static bool is_being_taken(const struct uploads *uploads, const struct upload *u
 
 static void handle_finish(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    if (is_claimed(uploads, upload))
-        upload_refuse(job, upload, &busy);
-    else if (upload->offset != upload->facts.size)
+    if (upload->offset != upload->facts.size)
         upload_refuse(job, upload, &incomplete);
     else if (is_being_taken(uploads, upload))
         upload_refuse(job, upload, &being_taken);
@@ -602,8 +602,7 @@ static void on_sealed(struct uploads *uploads, struct upload *upload, int rc)
         }
         edit_unref(job->edit);
     }
-    set_failure(job, rc);
-    end_step(uploads, upload);
+    fail_step(uploads, upload, rc);
 }
 
 /* The catalogue has answered: stored, refused, or unknown. */
@@ -625,10 +624,6 @@ static void on_changed(struct uploads *uploads, struct upload *upload, int statu
 
 static void handle_delete(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
-    if (is_claimed(uploads, upload)) {
-        upload_refuse(job, upload, &busy);
-        return;
-    }
     upload->job = job;
     start_removal(uploads, upload);
 }
@@ -685,17 +680,19 @@ static void recover(struct uploads *uploads)
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-/* Each takes the job. The upload of CREATE and SWEEP is NULL. */
-static void (*const handlers[])(
-    struct uploads *uploads, struct upload *upload, struct upload_job *job) = {
-    [UPLOAD_CREATE] = handle_create,
-    [UPLOAD_LOOK] = handle_look,
-    [UPLOAD_CLAIM] = handle_claim,
-    [UPLOAD_WRITE] = handle_write,
-    [UPLOAD_RELEASE] = handle_release,
-    [UPLOAD_FINISH] = handle_finish,
-    [UPLOAD_DELETE] = handle_delete,
-    [UPLOAD_SWEEP] = handle_sweep,
+/* Each takes the job. */
+static const struct {
+    void (*handle)(struct uploads *uploads, struct upload *upload, struct upload_job *job);
+    enum { NEEDS_NOTHING, NEEDS_UPLOAD, NEEDS_UNCLAIMED } needs;
+} handlers[] = {
+    [UPLOAD_CREATE] = { handle_create, NEEDS_NOTHING },
+    [UPLOAD_LOOK] = { handle_look, NEEDS_UPLOAD },
+    [UPLOAD_CLAIM] = { handle_claim, NEEDS_UNCLAIMED },
+    [UPLOAD_WRITE] = { handle_write, NEEDS_UPLOAD },
+    [UPLOAD_RELEASE] = { handle_release, NEEDS_UPLOAD },
+    [UPLOAD_FINISH] = { handle_finish, NEEDS_UNCLAIMED },
+    [UPLOAD_DELETE] = { handle_delete, NEEDS_UNCLAIMED },
+    [UPLOAD_SWEEP] = { handle_sweep, NEEDS_NOTHING },
 };
 
 static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *message)
@@ -703,19 +700,21 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
     struct upload_job *job = ((struct upload_message *)message)->job;
     struct uploads *uploads = self;
     struct upload *upload = NULL;
+    int needs;
 
     uploads->ctx = ctx;
     tr_assert(job->action <= UPLOAD_SWEEP);
     job->reply = tr_reply_take(ctx);
     job->status = 0;
-    if (job->action != UPLOAD_CREATE && job->action != UPLOAD_SWEEP) {
+    needs = handlers[job->action].needs;
+    if (needs != NEEDS_NOTHING)
         upload = uploads_find(uploads, job->id);
-        if (upload == NULL || !upload->is_made) {
-            upload_refuse(job, NULL, &not_found);
-            return TR_GO;
-        }
-    }
-    handlers[job->action](uploads, upload, job);
+    if (needs != NEEDS_NOTHING && (upload == NULL || !upload->is_made))
+        upload_refuse(job, NULL, &not_found);
+    else if (needs == NEEDS_UNCLAIMED && is_claimed(uploads, upload))
+        upload_refuse(job, upload, &busy);
+    else
+        handlers[job->action].handle(uploads, upload, job);
     return TR_GO;
 }
 

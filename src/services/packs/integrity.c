@@ -332,19 +332,33 @@ static void reply_verdict(struct tr_context *ctx, enum pack_verdict verdict)
 
 static void handle_verify(struct cache *cache, struct tr_context *ctx, const struct hash_file *file)
 {
-    const struct pinned_file *pinned = integrity_find(cache->integrity, file);
+    struct pinned_file *pinned = integrity_find(cache->integrity, file);
     struct hash_job *job, *bad;
     tr_reply_handle reply;
+    bool is_new;
 
     if (pinned != NULL && pinned_is_same(pinned)) {
         reply_verdict(ctx, PACK_VERIFIED);
         return;
     }
-    job = job_for(cache, file);
+    if (pinned != NULL) { /* do not keep a file open that was changed, or removed from the disk */
+        pinned_void(pinned);
+        (void)view_publish(cache, NULL);
+    }
+    job = job_find(cache, file, false);
+    is_new = job == NULL;
+    if (is_new)
+        job = job_for(cache, file);
     reply = job == NULL ? (tr_reply_handle){ 0 } : tr_reply_take(ctx);
     if (reply.reply == NULL) {
-        hash_job_unref(job);
+        if (is_new)
+            hash_job_unref(job);
         reply_verdict(ctx, PACK_BUSY);
+        return;
+    }
+    if (!is_new) { /* the job of a flight that failed meanwhile: it answers the new one */
+        tr_reply_drop(&job->reply);
+        job->reply = reply;
         return;
     }
     bad = job_find(cache, file, true);

@@ -484,6 +484,7 @@ TEST(integrity, file_that_changes_is_cold_at_once_and_verified_again)
         CHECK_MSG(!is_warm(&object), "change %d is not seen", i);
         CHECK_MSG(query(&object) == expected((enum change)i), "change %d", i);
         CHECK_EQ_INT(is_warm(&object), expected((enum change)i) == PACK_VERIFIED);
+        CHECK_EQ_INT(figure("troupe_pack_pinned_files"), expected((enum change)i) == PACK_VERIFIED);
     }
     free(object.bytes);
     site_close();

@@ -54,6 +54,21 @@ struct span span_trimmed(struct span span)
     return span;
 }
 
+bool span_cut(struct span *rest, char mark, struct span *ret_piece)
+{
+    const char *end = rest->size == 0 ? NULL : memchr(rest->at, mark, rest->size);
+
+    if (rest->at == NULL)
+        return false;
+    *ret_piece = *rest;
+    *rest = (struct span){ NULL, 0 };
+    if (end != NULL) {
+        *rest = (struct span){ end + 1, ret_piece->size - (size_t)(end + 1 - ret_piece->at) };
+        ret_piece->size = (size_t)(end - ret_piece->at);
+    }
+    return true;
+}
+
 bool span_u64(struct span span, uint64_t *ret_value)
 {
     uint64_t value = 0;

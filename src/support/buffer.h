@@ -33,6 +33,9 @@ bool span_is_nocase(struct span span, const char *text);
 bool span_starts(struct span span, const char *prefix);
 /* Return the part without spaces and tabs at either end. */
 struct span span_trimmed(struct span span);
+/* Take the piece before the first `mark`, and the mark, from *rest; without one take all, and *rest
+ * becomes absent. False: *rest was absent, {NULL, 0}. */
+bool span_cut(struct span *rest, char mark, struct span *ret_piece);
 /* Parse a number of decimal digits; false for an empty text, a sign, a space or an overflow. */
 bool span_u64(struct span span, uint64_t *ret_value);
 

@@ -648,9 +648,8 @@ TOO_MANY = re.compile(r'REFUSE_MANY\(\s*\w+,\s*"(%s)"' % LABEL)
 def labels(files):
     found = {}
     for text in files.values():
-        # A macro that is defined refuses nothing yet. A sentence may have a semicolon, which ends a call elsewhere.
-        text = re.sub(r'"(?:[^"\\\n]|\\.)*"', lambda found: found[0].replace(";", ","),
-                      re.sub(r"#define \w+\(", "#define (", without_comments(text)))
+        # A sentence may have a semicolon, which ends a call elsewhere.
+        text = re.sub(r'"(?:[^"\\\n]|\\.)*"', lambda found: found[0].replace(";", ","), without_comments(text))
         # Whatever looks like one: two humps, and no label of MLS or of a header.
         for label in re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"', text):
             found.setdefault(label, set())

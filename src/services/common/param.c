@@ -239,18 +239,14 @@ static const char *add_items(
     const struct param *param, struct param_value *value, struct span list, char **bytes)
 {
     const char *why = NULL;
+    struct span item;
+    size_t size;
 
-    for (bool has_more = true; has_more && why == NULL;) {
-        const char *comma = memchr(list.at, ',', list.size);
-        size_t size = comma == NULL ? list.size : (size_t)(comma - list.at), decoded;
-
-        if (!http_query_decode((struct span){ list.at, size }, *bytes, &decoded))
+    while (why == NULL && span_cut(&list, ',', &item)) {
+        if (!http_query_decode(item, *bytes, &size))
             return "must be URL-encoded UTF-8";
-        why = add_item(param, value, (struct span){ *bytes, decoded });
-        *bytes += decoded;
-        has_more = comma != NULL;
-        if (has_more)
-            list = (struct span){ comma + 1, list.size - size - 1 };
+        why = add_item(param, value, (struct span){ *bytes, size });
+        *bytes += size;
     }
     return why;
 }
@@ -258,25 +254,20 @@ static const char *add_items(
 static void read_query_list(
     struct param_reader *reader, const struct param *param, struct param_value *value)
 {
-    struct span query = http_query(reader->request);
-    const char *at = query.at, *end = query.at + query.size, *why = NULL;
+    struct span query = http_query(reader->request), pair, name;
     char *bytes = param_alloc(reader, query.size + 1);
-    size_t name_size = strlen(param->name);
+    const char *why = NULL;
 
     tr_assert(param->max > 0 && param->max <= PARAM_ITEMS_MAX);
     value->items = param_alloc(reader, (size_t)param->max * sizeof value->items[0]);
     if (reader->is_out_of_memory)
         return;
-    while (why == NULL && at != NULL && at < end) {
-        const char *stop = memchr(at, '&', (size_t)(end - at));
-        struct span pair = { at, (size_t)((stop == NULL ? end : stop) - at) };
-
-        at = pair.at + pair.size + 1;
-        if (!span_starts(pair, param->name) || pair.size <= name_size || pair.at[name_size] != '=')
+    while (why == NULL && span_cut(&query, '&', &pair)) {
+        (void)span_cut(&pair, '=', &name);
+        if (!span_is(name, param->name) || pair.at == NULL)
             continue;
         value->is_given = true;
-        why = add_items(param, value,
-            (struct span){ pair.at + name_size + 1, pair.size - name_size - 1 }, &bytes);
+        why = add_items(param, value, pair, &bytes);
     }
     if (why != NULL && value->count == (uint32_t)param->max)
         param_fail(reader, param, "%s; the most is %lld", why, (long long)param->max);

@@ -57,6 +57,7 @@ struct param {
 #define PARAM_CONVO PARAM_NEED_TEXT("convoId", 1, CONVO_SIZE_MAX)
 #define PARAM_DID(name) PARAM_NEED_TEXT(name, DID_SIZE_MIN, DID_SIZE_MAX)
 #define PARAM_DEVICE_ID { "deviceId", PARAM_DEVICE, .max = DEVICE_SIZE_MAX }
+#define PARAM_OWN_DEVICE { "deviceId", PARAM_DEVICE, PARAM_REQUIRED, .max = DEVICE_SIZE_MAX }
 #define PARAM_CURSOR { "cursor", PARAM_TEXT, PARAM_OR_EMPTY, .max = 0 }
 #define PARAM_LIMIT(most, usual) { "limit", PARAM_INT, .min = 1, .max = (most), .fallback = (usual) }
 /* clang-format on */

@@ -2,7 +2,6 @@
 #include "services/common/text.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -93,14 +92,14 @@ bool text_get_bytes(const struct json *value, size_t size_max, struct span *ret_
 
 bool text_get_cursor(struct span text, char mark, int64_t *ret_ms, struct span *ret_id)
 {
-    const char *end = text.size == 0 ? NULL : memchr(text.at, mark, text.size);
+    struct span digits;
     uint64_t ms;
 
-    if (end == NULL || !span_u64((struct span){ text.at, (size_t)(end - text.at) }, &ms) ||
+    if (!span_cut(&text, mark, &digits) || text.at == NULL || !span_u64(digits, &ms) ||
         ms > INT64_MAX)
         return false;
     *ret_ms = (int64_t)ms;
-    *ret_id = (struct span){ end + 1, text.size - (size_t)(end + 1 - text.at) };
+    *ret_id = text;
     return true;
 }
 

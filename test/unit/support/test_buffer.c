@@ -104,3 +104,15 @@ TEST(span, comparisons_look_at_all_of_it)
     CHECK(!span_equal(SPAN("a"), SPAN("b")));
     CHECK_EQ_INT(span_of(NULL).size, 0);
 }
+
+TEST(span, cut_takes_the_pieces_between_marks)
+{
+    static const char *const pieces[] = { "a", "", "b", "" };
+    struct span rest = SPAN("a,,b,"), piece;
+
+    for (size_t i = 0; i < 4; i++)
+        CHECK(span_cut(&rest, ',', &piece) && span_is(piece, pieces[i]));
+    CHECK(rest.at == NULL && !span_cut(&rest, ',', &piece));
+    rest = SPAN("");
+    CHECK(span_cut(&rest, ',', &piece) && piece.size == 0 && rest.at == NULL);
+}

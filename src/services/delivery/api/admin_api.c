@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "services/common/db_query.h"
-#include "services/common/param.h"
+#include "services/common/call.h"
 #include "services/common/text.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/store/audit.h"
@@ -23,33 +22,18 @@ static bool state_exists(const struct act *act)
     return memmem(act->answer.bytes, act->answer.size, none, sizeof none - 1) == NULL;
 }
 
-static void admin_respond(struct http_request *request, struct buffer *answer)
-{
-    if (answer->failed != 0)
-        http_respond_shed(request, 503, 1, "memory");
-    else
-        http_respond_buffer(request, 200, "application/json", answer);
-    buffer_free(answer);
-}
-
-/* act_respond asks the service whether a large answer may go out; this request has another service. */
 static void state_told(struct http_request *request, const struct tr_event *event)
 {
     struct act *act = http_data(request);
 
-    if (event->status < 0 || act->status == 0 || act->answer.failed != 0)
-        http_respond_lost(request, event->status, false, "conversation");
-    else if (act->status != 200)
-        act_respond(request, act);
-    else if (!state_exists(act))
+    if (event->status == 0 && act->status == 200 && !state_exists(act))
         http_respond_error(request, 404, "ConvoNotFound", "There is no such conversation.");
     else
-        admin_respond(request, &act->answer);
+        api_respond(request, event, act);
     api_end(request);
 }
 
-static void show_convo(
-    struct http_request *request, const struct delivery *delivery, struct span id)
+static void show_convo(struct http_request *request, struct span id)
 {
     struct act *act;
 
@@ -59,7 +43,7 @@ static void show_convo(
     }
     act = api_create_act(&state_act_type, NULL, id);
     http_set_data(request, act);
-    if (act != NULL && api_ask_actor(request, delivery, act, state_told) == 0)
+    if (act != NULL && api_ask_actor(request, act, state_told) == 0)
         return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");
@@ -67,7 +51,7 @@ static void show_convo(
 
 static void handle_path(struct http_request *request)
 {
-    show_convo(request, http_service(request), http_path_part(request, "id"));
+    show_convo(request, http_path_part(request, "id"));
 }
 
 static void handle_query(struct http_request *request)
@@ -75,16 +59,10 @@ static void handle_query(struct http_request *request)
     struct span id = { NULL, 0 };
 
     (void)http_parameter(request, "id", &id);
-    show_convo(request, http_service(request), id);
+    show_convo(request, id);
 }
 
 /* ---- compact -------------------------------------------------------------------------------- */
-
-/* Keeps the figures of retention while the cleanup runs. */
-struct compaction {
-    struct delivery *delivery;
-    struct retention_done log;
-};
 
 static void put_tidied(struct json_writer *writer, const struct cleanup_done *done)
 {
@@ -103,7 +81,8 @@ static void put_tidied(struct json_writer *writer, const struct cleanup_done *do
 
 static void cleanup_done_now(struct http_request *request, const struct tr_event *event)
 {
-    const struct compaction *compaction = http_data(request);
+    const struct delivery *delivery = http_service(request);
+    const struct retention_done *log = http_data(request);
     struct buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
     struct cleanup_done done;
@@ -115,42 +94,39 @@ static void cleanup_done_now(struct http_request *request, const struct tr_event
     memcpy(&done, event->value, sizeof done);
     json_put_object(&writer, NULL);
     json_put_object(&writer, "log");
-    json_put_int(&writer, "convos", compaction->log.convos);
-    json_put_int(&writer, "rows", compaction->log.rows);
-    json_put_bool(&writer, "keptForEver", compaction->delivery->log_kept_s == 0);
+    json_put_int(&writer, "convos", log->convos);
+    json_put_int(&writer, "rows", log->rows);
+    json_put_bool(&writer, "keptForEver", delivery->log_kept_s == 0);
     json_put_end(&writer);
     put_tidied(&writer, &done);
     json_put_end(&writer);
-    admin_respond(request, &answer);
+    call_respond(request, &answer);
 }
 
 static void retention_done_now(struct http_request *request, const struct tr_event *event)
 {
-    struct compaction *compaction = http_data(request);
+    const struct delivery *delivery = http_service(request);
     struct cleanup_message message = { 0 };
 
-    if (event->status == 0 && event->size == sizeof compaction->log) {
-        memcpy(&compaction->log, event->value, sizeof compaction->log);
-        if (http_ask(request, compaction->delivery->cleanup, &message, sizeof message,
-                cleanup_done_now) == 0)
+    if (event->status == 0 && event->size == sizeof(struct retention_done)) {
+        memcpy(http_data(request), event->value, event->size);
+        if (http_ask(request, delivery->cleanup, &message, sizeof message, cleanup_done_now) == 0)
             return;
     }
     http_respond_lost(request, event->status, true, "retention");
 }
 
+/* The figures of retention are kept while the cleanup runs. */
 static void handle_compact(struct http_request *request)
 {
+    const struct delivery *delivery = http_service(request);
     struct retention_message message = { .kept_s = -1 };
-    struct compaction *compaction = http_alloc(request, sizeof *compaction);
+    struct retention_done *log = http_alloc(request, sizeof *log);
 
-    if (compaction != NULL) {
-        compaction->delivery = http_service(request);
-        http_set_data(request, compaction);
-        if (http_ask(request, compaction->delivery->retention, &message, sizeof message,
-                retention_done_now) == 0)
-            return;
-    }
-    http_respond_shed(request, 503, 1, "busy");
+    http_set_data(request, log);
+    if (log == NULL ||
+        http_ask(request, delivery->retention, &message, sizeof message, retention_done_now) != 0)
+        http_respond_shed(request, 503, 1, "busy");
 }
 
 /* ---- verify --------------------------------------------------------------------------------- */
@@ -217,7 +193,7 @@ static void verification_answer(struct http_request *request, struct verificatio
     json_put_end(writer);
     if (found > 0)
         LOG(LOG_ERROR, "delivery", "The checks found violations.", LOG_INT("violations", found));
-    admin_respond(request, &verification->answer);
+    call_respond(request, &verification->answer);
 }
 
 static void walk_on(struct http_request *request, struct verification *verification);
@@ -325,7 +301,7 @@ static void audit_read(struct http_request *request, const struct tr_event *even
     }
     json_put_end(&writer);
     db_query_release(request);
-    admin_respond(request, &answer);
+    call_respond(request, &answer);
 }
 
 enum { AUDIT_LIMIT, AUDIT_CURSOR, AUDIT_CONVO, AUDIT_PARAMS };

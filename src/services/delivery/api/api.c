@@ -40,45 +40,28 @@ static void read_json(struct api_body *body)
 /* Ignores parameters of the type, such as ;version=mls10. */
 static bool is_type(struct span type, const char *wanted)
 {
-    const char *end = type.at == NULL ? NULL : memchr(type.at, ';', type.size);
+    struct span name;
 
-    if (end != NULL)
-        type.size = (size_t)(end - type.at);
-    while (type.at != NULL && type.size > 0 && type.at[type.size - 1] == ' ')
-        type.size--;
-    return span_is_nocase(type, wanted);
+    return span_cut(&type, ';', &name) && span_is_nocase(span_trimmed(name), wanted);
 }
 
 bool api_wants_mls(const struct http_request *request)
 {
-    struct span list = http_header(request, "Accept");
+    struct span list = http_header(request, "Accept"), type;
 
-    while (list.size > 0) {
-        const char *comma = memchr(list.at, ',', list.size);
-        size_t size = comma == NULL ? list.size : (size_t)(comma - list.at);
-
-        if (is_type((struct span){ list.at, size }, "message/mls"))
+    while (span_cut(&list, ',', &type))
+        if (is_type(type, "message/mls"))
             return true;
-        size += comma == NULL ? 0 : 1;
-        list = (struct span){ list.at + size, list.size - size };
-        while (list.size > 0 && list.at[0] == ' ')
-            list = (struct span){ list.at + 1, list.size - 1 };
-    }
     return false;
 }
 
 static void put_list(struct json_writer *writer, struct span values)
 {
-    json_put_array(writer, NULL);
-    for (bool has_more = values.size > 0; has_more;) {
-        const char *comma = memchr(values.at, ',', values.size);
-        size_t size = comma == NULL ? values.size : (size_t)(comma - values.at);
+    struct span value;
 
-        json_put_string(writer, NULL, (struct span){ values.at, size });
-        has_more = comma != NULL;
-        if (has_more)
-            values = (struct span){ comma + 1, values.size - size - 1 };
-    }
+    json_put_array(writer, NULL);
+    while (values.size > 0 && span_cut(&values, ',', &value))
+        json_put_string(writer, NULL, value);
     json_put_end(writer);
 }
 
@@ -106,25 +89,20 @@ static void put_parameter(struct json_writer *writer, struct span name, struct s
 bool api_put_query(struct buffer *out, struct span query, char *scratch)
 {
     struct json_writer writer = json_writer(out);
-    const char *at = query.at, *end = query.at + query.size;
+    struct span pair;
 
     json_put_object(&writer, NULL);
-    while (at != NULL && at < end) {
-        const char *ampersand = memchr(at, '&', (size_t)(end - at));
-        const char *stop = ampersand == NULL ? end : ampersand;
-        const char *equals = memchr(at, '=', (size_t)(stop - at));
-        struct span value = { equals == NULL ? stop : equals + 1, 0 };
+    while (span_cut(&query, '&', &pair)) {
+        struct span value = pair, name;
         size_t size;
 
-        value.size = (size_t)(stop - value.at);
-        if (stop > at) {
-            if (!http_query_decode(value, scratch, &size) || !http_is_utf8(at, (size_t)(stop - at)))
-                return false;
-            put_parameter(&writer,
-                (struct span){ at, (size_t)((equals == NULL ? stop : equals) - at) },
-                (struct span){ scratch, size });
-        }
-        at = stop + 1;
+        if (pair.size == 0)
+            continue;
+        (void)span_cut(&value, '=', &name);
+        if (!http_query_decode(value.at == NULL ? SPAN("") : value, scratch, &size) ||
+            !http_is_utf8(pair.at, pair.size))
+            return false;
+        put_parameter(&writer, name, (struct span){ scratch, size });
     }
     json_put_end(&writer);
     return true;
@@ -291,9 +269,9 @@ static int ask_to(struct http_request *request, tr_sender to, struct act *act, h
     return rc;
 }
 
-int api_ask_actor(struct http_request *request, const struct delivery *delivery, struct act *act,
-    http_then_fn then)
+int api_ask_actor(struct http_request *request, struct act *act, http_then_fn then)
 {
+    const struct delivery *delivery = http_service(request);
     tr_sender convo;
     int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
 
@@ -302,6 +280,14 @@ int api_ask_actor(struct http_request *request, const struct delivery *delivery,
     rc = ask_to(request, convo, act, then);
     tr_sender_drop(&convo);
     return rc;
+}
+
+void api_respond(struct http_request *request, const struct tr_event *event, struct act *act)
+{
+    if (event->status == 0 && act->status != 0)
+        act_respond(request, act);
+    else
+        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
 }
 
 /* Return the act if its status is 200. NULL: the request was answered, and the act freed. */
@@ -317,10 +303,7 @@ static struct act *take_act(struct http_request *request, const struct tr_event 
     http_set_data(request, NULL);
     if (event->status == 0 && act->status == 200)
         return act;
-    if (event->status == 0 && act->status != 0)
-        act_respond(request, act);
-    else
-        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
+    api_respond(request, event, act);
     act_unref(act);
     return NULL;
 }
@@ -357,7 +340,7 @@ static int send_to_convo(struct http_request *request, struct act *act)
     if (direct_takes(delivery->direct, act))
         rc = ask_to(request, direct_worker_of(delivery->direct, act->convo), act, act_answered);
     else
-        rc = api_ask_actor(request, delivery, act, act_answered);
+        rc = api_ask_actor(request, act, act_answered);
     if (rc < 0) {
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
         delivery_metrics_add(DELIVERY_METRIC_BOX_FULL, rc == TR_EFULL);

@@ -88,8 +88,9 @@ void api_check(struct http_request *request, struct act *act);
 /* Takes the act and sends it to its conversation; the outcome is answered as the route's call says. */
 void api_send(struct http_request *request, struct act *act);
 /* Asks the conversation's actor, which is started for that. The request keeps its holder. */
-int api_ask_actor(struct http_request *request, const struct delivery *delivery, struct act *act,
-    http_then_fn then);
+int api_ask_actor(struct http_request *request, struct act *act, http_then_fn then);
+/* Answers with the outcome of an act that was asked for. */
+void api_respond(struct http_request *request, const struct tr_event *event, struct act *act);
 /* Takes the act and sends it to its conversation's actor, if that is in memory. act->convo may be
  * the request's own text. False: nothing was sent or answered. */
 bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then);

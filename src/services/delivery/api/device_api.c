@@ -24,22 +24,10 @@ static void device_checked(struct http_request *request, const struct tr_event *
 
 static bool check_registration(struct call_run *run)
 {
-    const struct json *list = run->values[REGISTER_PACKAGES].json;
-    struct package_batch *batch;
-
     if (!run->values[REGISTER_DEVICE].is_given) /* a device without a name is given one */
         run->values[REGISTER_DEVICE].text = call_id(run);
-    batch = package_batch_create(run, (uint32_t)json_count(list), call_text(run, REGISTER_DEVICE),
-        call_text(run, REGISTER_KEY));
-    if (batch == NULL)
-        return false;
-    package_batch_read(batch, list);
-    return package_batch_check(batch, device_checked);
-}
-
-static void add_device_packages(struct call_run *run, struct sql_unit *unit)
-{
-    package_batch_add(run->data, unit, true);
+    return package_check_list(run, REGISTER_PACKAGES, call_text(run, REGISTER_DEVICE),
+        call_text(run, REGISTER_KEY), device_checked);
 }
 
 static bool device_stored(struct call_run *run)
@@ -47,7 +35,7 @@ static bool device_stored(struct call_run *run)
     static const struct refusal mismatch = REFUSE(409, "DeviceKeyMismatch",
         "This device is registered with another key; delete the device first.");
 
-    package_batch_stored(run->data, run->unit);
+    (void)package_all_stored(run);
     return span_equal(sql_row_bytes(run->unit, call_step(run, STEP_KEY), 0, 0),
                call_text(run, REGISTER_KEY)) ||
            call_refuse(run, &mismatch);
@@ -90,7 +78,7 @@ const struct call call_register_device = {
             ARG_PARAM(REGISTER_DEVICE), ARG_NOW_MS(0)) },
         [STEP_WELCOMES] = { STEP(
             welcome_list_waiting, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(REGISTER_DEVICE)) },
-        { .add = add_device_packages }),
+        { .add = package_add_registered }),
     .decide = device_stored,
     .after = tell_new_device,
     .fields = FIELDS({ "deviceId", FIELD_TEXT, FIELD_PARAM(REGISTER_DEVICE) },
@@ -117,7 +105,7 @@ const struct call call_list_devices = {
 };
 
 const struct call call_delete_device = {
-    .params = PARAMS({ "deviceId", PARAM_DEVICE, PARAM_REQUIRED, .max = DEVICE_SIZE_MAX }),
+    .params = PARAMS(PARAM_OWN_DEVICE),
     .steps = CALL_STEPS({ STEP(device_delete, 1, ARG_CALLER, ARG_PARAM(0)), .refusal = NO_DEVICE },
         { STEP(device_delete_packages, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0)) },
         { STEP(device_delete_additions, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0)) },
@@ -205,7 +193,7 @@ static void put_device_state(
     }
 
 const struct call call_validate_device_state = {
-    .params = PARAMS({ "deviceId", PARAM_DEVICE, PARAM_REQUIRED, .max = DEVICE_SIZE_MAX }),
+    .params = PARAMS(PARAM_OWN_DEVICE),
     .steps = CALL_STEPS({ STEP(device_list_expected, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0),
                             ARG_TEXT(""), ARG_INT(EXPECTED_MAX)) },
         { STEP(device_count_packages, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)),

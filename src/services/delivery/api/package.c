@@ -11,7 +11,7 @@
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-void package_read(
+static void package_read(
     struct json_expect *expect, const struct param_value *values, struct package_upload *ret_upload)
 {
     struct span expires = values[UPLOAD_EXPIRES].text;
@@ -28,7 +28,8 @@ void package_read(
 
 /* ---- deciding ------------------------------------------------------------------------------- */
 
-struct package_rule package_rule_of(
+/* Of the caller's packages, now; `device` may be "". */
+static struct package_rule package_rule_of(
     const struct delivery *delivery, struct span did, struct span device)
 {
     return (struct package_rule){
@@ -92,7 +93,8 @@ static void set_end(struct package_upload *upload)
         upload->not_after_s = upload->expires_s;
 }
 
-void package_check(struct package_upload *upload, const struct package_rule *rule)
+/* Decide whether it may be stored; sets label and why if not. */
+static void package_check(struct package_upload *upload, const struct package_rule *rule)
 {
     const char *why = mls_key_package_read(upload->bytes, &upload->package);
     const struct mls_suite *suite;
@@ -191,6 +193,13 @@ static void package_stored(struct package_upload *upload, const struct sql_unit 
     upload->status = 429;
 }
 
+bool package_refuse_upload(struct call_run *run, const struct package_upload *upload)
+{
+    tr_assert(upload->label != NULL);
+    return call_refuse(run, &(struct refusal){ upload->status, upload->label, upload->why,
+                                upload->status == 429 ? PACKAGES_RETRY_S : 0 });
+}
+
 /* ---- batches -------------------------------------------------------------------------------- */
 
 static struct span batch_keep(struct package_batch *batch, struct span bytes)
@@ -205,7 +214,9 @@ static struct span batch_keep(struct package_batch *batch, struct span bytes)
     return (struct span){ at, bytes.size };
 }
 
-struct package_batch *package_batch_create(
+/* Create a batch of the caller's packages; rule and uploads are its own copies. NULL: 503 was
+ * answered. */
+static struct package_batch *batch_create(
     struct call_run *run, uint32_t count, struct span device, struct span signature_key)
 {
     /* All bytes come from the body, and a message about each package is bounded. */
@@ -229,12 +240,12 @@ struct package_batch *package_batch_create(
     return batch;
 }
 
-void package_batch_destroy(void *batch)
+static void batch_destroy(void *batch)
 {
     base_free(batch);
 }
 
-void package_batch_set(
+static void batch_set(
     struct package_batch *batch, uint32_t index, const struct package_upload *upload)
 {
     tr_assert(index < batch->count);
@@ -250,7 +261,7 @@ static const char *batch_keep_message(struct package_batch *batch, const char *m
     return batch_keep(batch, (struct span){ message, strlen(message) + 1 }).at;
 }
 
-void package_batch_read(struct package_batch *batch, const struct json *list)
+static void batch_read(struct package_batch *batch, const struct json *list)
 {
     static const struct param params[] = { PARAMS_OF_UPLOAD, PARAM_LAST };
     uint32_t index = 0;
@@ -263,7 +274,7 @@ void package_batch_read(struct package_batch *batch, const struct json *list)
 
         param_read_members(&item, params, values);
         package_read(&item.expect, values, &upload);
-        package_batch_set(batch, index, &upload);
+        batch_set(batch, index, &upload);
         if (item.expect.failed)
             package_refuse(&batch->list[index], "InvalidKeyPackage",
                 json_kind(it.value) == JSON_OBJECT ? batch_keep_message(batch, item.expect.message)
@@ -282,16 +293,45 @@ static int batch_work(void *argument)
     return 0;
 }
 
-bool package_batch_check(struct package_batch *batch, http_then_fn then)
+/* Always false: the request is answered or will be. */
+static bool batch_check(struct package_batch *batch, http_then_fn then)
 {
     struct http_request *request = batch->run->request;
 
     tr_assert(batch->text <= batch->text_end);
-    if (http_offload(request, batch_work, batch, package_batch_destroy, then) < 0) {
-        package_batch_destroy(batch);
+    if (http_offload(request, batch_work, batch, batch_destroy, then) < 0) {
+        batch_destroy(batch);
         http_respond_shed(request, 503, 1, "busy");
     }
     return false;
+}
+
+bool package_check_one(struct call_run *run, struct span device, http_then_fn then)
+{
+    struct package_upload upload;
+    struct package_batch *batch;
+
+    package_read(run->expect, run->values, &upload);
+    if (run->expect->failed)
+        return true;
+    batch = batch_create(run, 1, device, (struct span){ NULL, 0 });
+    if (batch == NULL)
+        return false;
+    batch_set(batch, 0, &upload);
+    return batch_check(batch, then);
+}
+
+bool package_check_list(struct call_run *run, uint32_t param, struct span device,
+    struct span signature_key, http_then_fn then)
+{
+    const struct json *list = run->values[param].json;
+    struct package_batch *batch =
+        batch_create(run, (uint32_t)json_count(list), device, signature_key);
+
+    if (batch == NULL)
+        return false;
+    batch_read(batch, list);
+    return batch_check(batch, then);
 }
 
 struct package_batch *package_batch_take(struct http_request *request, const struct tr_event *event)
@@ -299,7 +339,7 @@ struct package_batch *package_batch_take(struct http_request *request, const str
     struct package_batch *batch = (struct package_batch *)(uintptr_t)event->value;
 
     tr_assert(batch->run->request == request);
-    http_on_end(request, package_batch_destroy, batch);
+    http_on_end(request, batch_destroy, batch);
     batch->run->data = batch;
     return batch;
 }
@@ -313,7 +353,7 @@ uint32_t package_batch_count_good(const struct package_batch *batch)
     return good;
 }
 
-void package_batch_add(struct package_batch *batch, struct sql_unit *unit, bool is_registered)
+static void add_good(struct package_batch *batch, struct sql_unit *unit, bool is_registered)
 {
     for (uint32_t i = 0; i < batch->count; i++)
         if (batch->list[i].label == NULL)
@@ -321,10 +361,31 @@ void package_batch_add(struct package_batch *batch, struct sql_unit *unit, bool 
                 call_delivery(batch->run)->lease_s, is_registered);
 }
 
-void package_batch_stored(struct package_batch *batch, const struct sql_unit *unit)
+void package_add(struct call_run *run, struct sql_unit *unit)
 {
+    add_good(run->data, unit, false);
+}
+
+void package_add_registered(struct call_run *run, struct sql_unit *unit)
+{
+    add_good(run->data, unit, true);
+}
+
+bool package_all_stored(struct call_run *run)
+{
+    struct package_batch *batch = run->data;
+
     for (uint32_t i = 0; i < batch->count; i++)
-        package_stored(&batch->list[i], unit);
+        package_stored(&batch->list[i], run->unit);
+    return true;
+}
+
+bool package_one_stored(struct call_run *run)
+{
+    const struct package_batch *batch = run->data;
+
+    (void)package_all_stored(run);
+    return batch->list[0].label == NULL || package_refuse_upload(run, &batch->list[0]);
 }
 
 void package_put_errors(
@@ -343,11 +404,4 @@ void package_put_errors(
         json_put_end(writer);
     }
     json_put_end(writer);
-}
-
-bool package_refuse_upload(struct call_run *run, const struct package_upload *upload)
-{
-    tr_assert(upload->label != NULL);
-    return call_refuse(run, &(struct refusal){ upload->status, upload->label, upload->why,
-                                upload->status == 429 ? PACKAGES_RETRY_S : 0 });
 }

@@ -53,11 +53,7 @@ struct package_batch {
     struct package_upload list[];
 };
 
-/* Of the caller's packages, now; `device` may be "". */
-struct package_rule package_rule_of(
-    const struct delivery *delivery, struct span did, struct span device);
-/* The parameters of one upload, first in a table, and the upload that they make. A mistake fails
- * `expect`. */
+/* The parameters of one upload, first in a table. */
 enum { UPLOAD_BYTES, UPLOAD_SUITE, UPLOAD_EXPIRES, UPLOAD_LAST_RESORT, UPLOAD_PARAMS };
 /* clang-format off */
 #define PARAMS_OF_UPLOAD                                                                           \
@@ -65,31 +61,23 @@ enum { UPLOAD_BYTES, UPLOAD_SUITE, UPLOAD_EXPIRES, UPLOAD_LAST_RESORT, UPLOAD_PA
     PARAM_MAY_TEXT("cipherSuite", 1, 63), PARAM_MAY_TEXT("expires", 20, 40),                       \
     { "lastResort", PARAM_BOOL, .fallback = false }
 /* clang-format on */
-void package_read(struct json_expect *expect, const struct param_value *values,
-    struct package_upload *ret_upload);
-/* Decide whether it may be stored; sets label and why if not. */
-void package_check(struct package_upload *upload, const struct package_rule *rule);
 
-/* Create a batch of the caller's packages; rule and uploads are its own copies. NULL: 503 was
- * answered. */
-struct package_batch *package_batch_create(
-    struct call_run *run, uint32_t count, struct span device, struct span signature_key);
-void package_batch_destroy(void *batch);
-/* Copy an upload that was read. */
-void package_batch_set(
-    struct package_batch *batch, uint32_t index, const struct package_upload *upload);
-/* Read an array of the body. A package that cannot be read is its own error, not the request's. */
-void package_batch_read(struct package_batch *batch, const struct json *list);
-/* Check it on the pool; `then` begins with package_batch_take. Always false: the request is answered
- * or will be. */
-bool package_batch_check(struct package_batch *batch, http_then_fn then);
+/* Check the packages of a call on the pool: the one whose parameters are first in its table, or those
+ * of the list `param`. `then` begins with package_batch_take. To be returned from `check`: a list
+ * item that cannot be read is its own error, not the request's. */
+bool package_check_one(struct call_run *run, struct span device, http_then_fn then);
+bool package_check_list(struct call_run *run, uint32_t param, struct span device,
+    struct span signature_key, http_then_fn then);
 struct package_batch *package_batch_take(
     struct http_request *request, const struct tr_event *event);
 uint32_t package_batch_count_good(const struct package_batch *batch);
-/* Steps of a unit that store the good ones, in a unit of their owner's order, and what became of
- * them. `is_registered`: only if the device is registered with the package's signature key. */
-void package_batch_add(struct package_batch *batch, struct sql_unit *unit, bool is_registered);
-void package_batch_stored(struct package_batch *batch, const struct sql_unit *unit);
+/* A step's `add`: store the good ones, in a unit of their owner's order; or only those whose device
+ * is registered with the package's signature key. */
+void package_add(struct call_run *run, struct sql_unit *unit);
+void package_add_registered(struct call_run *run, struct sql_unit *unit);
+/* In `decide`: note what became of them. package_one_stored refuses if the only one was not stored. */
+bool package_all_stored(struct call_run *run);
+bool package_one_stored(struct call_run *run);
 /* Write {index, error, message} of the others as the array `errors`; a FIELD_PUT. */
 void package_put_errors(
     struct json_writer *writer, const struct field *field, const struct field_source *source);

@@ -10,17 +10,6 @@
 
 /* ---- publish -------------------------------------------------------------------------------- */
 
-static void add_packages(struct call_run *run, struct sql_unit *unit)
-{
-    package_batch_add(run->data, unit, false);
-}
-
-static bool packages_stored(struct call_run *run)
-{
-    package_batch_stored(run->data, run->unit);
-    return true;
-}
-
 enum { PUBLISH_DEVICE = UPLOAD_PARAMS };
 
 static void package_checked(struct http_request *request, const struct tr_event *event)
@@ -35,25 +24,7 @@ static void package_checked(struct http_request *request, const struct tr_event 
 
 static bool check_package(struct call_run *run)
 {
-    struct package_batch *batch;
-    struct package_upload upload;
-
-    package_read(run->expect, run->values, &upload);
-    if (run->expect->failed)
-        return true;
-    batch = package_batch_create(run, 1, call_text(run, PUBLISH_DEVICE), (struct span){ NULL, 0 });
-    if (batch == NULL)
-        return false;
-    package_batch_set(batch, 0, &upload);
-    return package_batch_check(batch, package_checked);
-}
-
-static bool package_was_stored(struct call_run *run)
-{
-    const struct package_batch *batch = run->data;
-
-    package_batch_stored(run->data, run->unit);
-    return batch->list[0].label == NULL || package_refuse_upload(run, &batch->list[0]);
+    return package_check_one(run, call_text(run, PUBLISH_DEVICE), package_checked);
 }
 
 static void put_package(
@@ -71,8 +42,8 @@ static void put_package(
 const struct call call_publish_key_package = {
     .params = PARAMS(PARAMS_OF_UPLOAD, [PUBLISH_DEVICE] = PARAM_DEVICE_ID),
     .check = check_package,
-    .steps = CALL_STEPS({ .add = add_packages }),
-    .decide = package_was_stored,
+    .steps = CALL_STEPS({ .add = package_add }),
+    .decide = package_one_stored,
     .fields = FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) },
         { NULL, FIELD_PUT, .put = put_package,
             .fields = FIELDS({ "keyPackageHash", FIELD_HEX, .at = 0 },
@@ -93,14 +64,8 @@ static void packages_checked(struct http_request *request, const struct tr_event
 
 static bool check_packages(struct call_run *run)
 {
-    const struct json *list = run->values[BATCH_PACKAGES].json;
-    struct package_batch *batch = package_batch_create(
-        run, (uint32_t)json_count(list), call_text(run, BATCH_DEVICE), (struct span){ NULL, 0 });
-
-    if (batch == NULL)
-        return false;
-    package_batch_read(batch, list);
-    return package_batch_check(batch, packages_checked);
+    return package_check_list(run, BATCH_PACKAGES, call_text(run, BATCH_DEVICE),
+        (struct span){ NULL, 0 }, packages_checked);
 }
 
 static void put_batch_counts(
@@ -118,8 +83,8 @@ const struct call call_publish_key_packages = {
                                                            PARAM_JSON, PARAM_REQUIRED, .min = 1,
                                                            .max = PACKAGES_UPLOAD_MAX }),
     .check = check_packages,
-    .steps = CALL_STEPS({ .add = add_packages }),
-    .decide = packages_stored,
+    .steps = CALL_STEPS({ .add = package_add }),
+    .decide = package_all_stored,
     .fields = FIELDS(PACKAGE_ERRORS, { NULL, FIELD_PUT, .put = put_batch_counts,
                                          .fields = FIELDS({ "succeeded", FIELD_INT, .at = 0 },
                                              { "failed", FIELD_INT, .at = 0 }) }),

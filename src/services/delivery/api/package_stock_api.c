@@ -159,7 +159,7 @@ const struct call call_delete_key_packages = {
  * whose list is behind the last parameter. */
 enum { SYNC_DEVICE, SYNC_LOCAL, SYNC_ORPHANS = 3 };
 static const struct param sync_params[] = {
-    [SYNC_DEVICE] = { "deviceId", PARAM_DEVICE, PARAM_REQUIRED, .max = DEVICE_SIZE_MAX },
+    [SYNC_DEVICE] = PARAM_OWN_DEVICE,
     [SYNC_LOCAL] = PARAM_HASHES("localHashes", PARAM_REQUIRED, 0),
     PARAM_LAST,
     [SYNC_ORPHANS] = { .type = PARAM_HEXES },

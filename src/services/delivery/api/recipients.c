@@ -10,18 +10,12 @@
 
 /* ---- the listed hashes ------------------------------------------------------------------------- */
 
-static int compare_bytes(const void *a, size_t a_size, const void *b, size_t b_size)
-{
-    int order = memcmp(a, b, a_size < b_size ? a_size : b_size);
-
-    return order != 0 ? order : (a_size > b_size) - (a_size < b_size);
-}
-
 static int compare_hashes(const void *a, const void *b)
 {
     const struct act_hash *x = a, *y = b;
 
-    return compare_bytes(x->bytes, x->size, y->bytes, y->size);
+    return span_compare((struct span){ (const char *)x->bytes, x->size },
+        (struct span){ (const char *)y->bytes, y->size });
 }
 
 void recipients_read_hashes(struct api_body *body, uint32_t param)
@@ -83,9 +77,7 @@ bool recipients_are_hashed(const struct act_members *members)
 
 static int compare_references(const void *a, const void *b)
 {
-    const struct span *x = a, *y = b;
-
-    return compare_bytes(x->at, x->size, y->at, y->size);
+    return span_compare(*(const struct span *)a, *(const struct span *)b);
 }
 
 static const char *check_references(const struct act_members *members)

@@ -84,22 +84,7 @@ static void rejoin_checked(struct http_request *request, const struct tr_event *
 
 static bool check_rejoin(struct call_run *run)
 {
-    struct package_upload upload;
-    struct package_batch *batch;
-
-    package_read(run->expect, run->values, &upload);
-    if (run->expect->failed)
-        return true;
-    batch = package_batch_create(run, 1, call_text(run, REJOIN_DEVICE), (struct span){ NULL, 0 });
-    if (batch == NULL)
-        return false;
-    package_batch_set(batch, 0, &upload);
-    return package_batch_check(batch, rejoin_checked);
-}
-
-static void add_package(struct call_run *run, struct sql_unit *unit)
-{
-    package_batch_add(run->data, unit, false);
+    return package_check_one(run, call_text(run, REJOIN_DEVICE), rejoin_checked);
 }
 
 static bool is_pending(const struct call_run *run)
@@ -111,12 +96,9 @@ static bool rejoin_stored(struct call_run *run)
 {
     static const struct refusal unavailable = REFUSE(409, "KeyPackageUnavailable",
         "This key package was used, or is another device's; bring a new one.");
-    struct package_batch *batch = run->data;
 
-    package_batch_stored(batch, run->unit);
-    if (batch->list[0].label != NULL)
-        return package_refuse_upload(run, &batch->list[0]);
-    return is_pending(run) || call_rows(run, STEP_WELCOME) == 1 || call_refuse(run, &unavailable);
+    return package_one_stored(run) &&
+           (is_pending(run) || call_rows(run, STEP_WELCOME) == 1 || call_refuse(run, &unavailable));
 }
 
 static void tell_rejoin(struct call_run *run)
@@ -151,7 +133,7 @@ const struct call call_rejoin = {
                              ARG_PARAM(REJOIN_SUITE)),
             .refusal = REFUSE(400, "InvalidCipherSuite",
                 "The key package is not of the cipher suite of this conversation.") },
-        [STEP_PACKAGE] = { .add = add_package },
+        [STEP_PACKAGE] = { .add = package_add },
         [STEP_WISH] = { STEP(rejoin_put_wish, SQL_ROWS_ANY, ARG_PARAM(REJOIN_ADDITION),
             ARG_PARAM(REJOIN_CONVO), ARG_CALLER, ARG_PARAM(REJOIN_OF_DEVICE), ARG_NOW_MS(0),
             ARG_PARAM(REJOIN_REF), ARG_NOW_S(0)) },

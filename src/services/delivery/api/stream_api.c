@@ -174,10 +174,7 @@ static void member_answered(struct http_request *request, const struct tr_event 
         member_found(request, act);
         return;
     }
-    if (event->status == 0 && act->status != 0)
-        act_respond(request, act);
-    else
-        http_respond_lost(request, event->status, false, "conversation");
+    api_respond(request, event, act);
     act_unref(act);
 }
 
@@ -236,7 +233,7 @@ void api_subscribe_convo_events(struct http_request *request)
         return;
     }
     http_set_data(request, act);
-    if (api_ask_actor(request, http_service(request), act, member_answered) == 0)
+    if (api_ask_actor(request, act, member_answered) == 0)
         return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");

@@ -28,11 +28,6 @@ static bool check_token(struct call_run *run)
     return true;
 }
 
-#define PARAM_OWN_DEVICE                                                                           \
-    {                                                                                              \
-        "deviceId", PARAM_DEVICE, PARAM_REQUIRED, .max = DEVICE_SIZE_MAX                           \
-    }
-
 const struct call call_register_device_token = {
     .enter = is_push_on,
     .params = PARAMS([TOKEN_DEVICE] = PARAM_OWN_DEVICE,

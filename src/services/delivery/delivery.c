@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/direct.h"
@@ -124,6 +125,7 @@ int delivery_start(
         delivery_free(delivery);
         return rc;
     }
+    tr_assert(delivery->convos != NULL && delivery->direct != NULL);
     *ret_state = delivery;
     return 0;
 }
@@ -132,6 +134,7 @@ void delivery_stop(void *state)
 {
     struct delivery *delivery = state;
 
+    tr_assert(delivery != NULL);
     if (stop_actors(delivery))
         delivery_free(delivery); /* else the process frees it */
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "services/delivery/convo/act.h"
 #include "support/metric.h"
 
@@ -35,6 +36,7 @@ void delivery_metrics_start(void)
 
 void delivery_metrics_add(enum delivery_metric metric, int64_t amount)
 {
+    tr_assert(metric < DELIVERY_METRICS);
     if (metric != DELIVERY_METRIC_NONE)
         metric_add(&counts[metric], amount);
 }
@@ -68,6 +70,7 @@ void delivery_metrics_act(const struct act *act, uint64_t took_ns)
         count_idempotency(act);
     if (act->is_repeat)
         return;
+    tr_assert(act->type->timer < DELIVERY_TIMERS);
     delivery_metrics_add(act->type->counter, 1);
     if (act->type->timer != DELIVERY_TIMER_NONE)
         metric_observe(&times[act->type->timer], took_ns);

@@ -258,6 +258,7 @@ void convo_look_up(
     struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state);
 void convo_lookup_back(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
+
 /* ---- convo_load_store.c --------------------------------------------------------------------- */
 
 struct sql_unit *convo_load_unit(const struct convo *convo);

@@ -72,14 +72,6 @@ static void pack_u32(struct packer *packer, uint32_t *number)
     *number = (uint32_t)wide;
 }
 
-static void pack_signed(struct packer *packer, int64_t *number)
-{
-    uint64_t packed = (uint64_t)*number;
-
-    pack_number(packer, &packed);
-    *number = (int64_t)packed;
-}
-
 /* Packs span->size bytes; reading borrows them. */
 static void pack_text(struct packer *packer, struct span *span)
 {
@@ -165,9 +157,9 @@ static void pack_member(
         pack_span(packer, did);
     pack_number(packer, &member->join_seq);
     pack_number(packer, &member->read_seq);
-    pack_signed(packer, &member->joined_ms);
-    pack_signed(packer, &member->left_ms);
-    pack_signed(packer, &member->quarantined_until_ms);
+    pack_number(packer, (uint64_t *)&member->joined_ms);
+    pack_number(packer, (uint64_t *)&member->left_ms);
+    pack_number(packer, (uint64_t *)&member->quarantined_until_ms);
 }
 
 /* Adds the next member. The roster's counts are packed too. */
@@ -238,10 +230,10 @@ static int pack_rest(struct packer *packer, struct convo *convo, unsigned flags)
     pack_span(packer, &convo->texts.description);
     pack_span(packer, &convo->texts.group_id);
     pack_span(packer, &convo->texts.group_name);
-    pack_signed(packer, &convo->created_ms);
-    pack_signed(packer, &convo->active_ms);
+    pack_number(packer, (uint64_t *)&convo->created_ms);
+    pack_number(packer, (uint64_t *)&convo->active_ms);
     for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
-        pack_signed(packer, &convo->policy.fields[i]);
+        pack_number(packer, (uint64_t *)&convo->policy.fields[i]);
     if ((flags & NEWEST) != 0)
         pack_newest(packer, &convo->newest);
     pack_span(packer, &revoked);

@@ -61,44 +61,31 @@ void roster_expect(struct roster *roster, uint32_t count)
     roster->expected = count;
 }
 
-static bool roster_grow_slots(struct roster *roster, uint32_t capacity)
-{
-    uint32_t count = FEW * 2;
-    uint32_t *slots;
-
-    if (capacity <= FEW)
-        return true;
-    while (count < capacity * 2)
-        count *= 2;
-    if (count <= roster->slot_count)
-        return true;
-    slots = base_calloc((size_t)count * sizeof *slots);
-    if (slots == NULL)
-        return false;
-    base_free(roster->slots);
-    roster->slots = slots;
-    roster->slot_count = count;
-    for (uint32_t i = 0; i < roster->count; i++)
-        *slot_of(roster, member_did(&roster->members[i])) = i + 1;
-    return true;
-}
-
 static bool roster_grow(struct roster *roster)
 {
-    uint32_t capacity = roster->capacity == 0 ? 2 : roster->capacity * 2;
+    uint32_t first = roster->expected > 0 ? roster->expected : 2;
+    uint32_t capacity = roster->capacity == 0 ? first : roster->capacity * 2;
+    uint32_t slot_count = FEW * 2;
     struct member *members;
+    uint32_t *slots = NULL;
 
-    if (roster->count < roster->capacity)
-        return true;
-    if (roster->capacity == 0 && roster->expected > 0)
-        capacity = roster->expected;
+    while (slot_count < capacity * 2)
+        slot_count *= 2;
+    if (capacity > FEW)
+        slots = base_calloc((size_t)slot_count * sizeof *slots);
     members = base_realloc(roster->members, capacity * sizeof *members);
-    if (members == NULL)
+    if (members != NULL)
+        roster->members = members;
+    if (members == NULL || (capacity > FEW && slots == NULL)) {
+        base_free(slots);
         return false;
-    roster->members = members;
-    if (!roster_grow_slots(roster, capacity))
-        return false;
+    }
     roster->capacity = capacity;
+    base_free(roster->slots);
+    roster->slots = slots;
+    roster->slot_count = slot_count;
+    for (uint32_t i = 0; slots != NULL && i < roster->count; i++)
+        *slot_of(roster, member_did(&roster->members[i])) = i + 1;
     return true;
 }
 
@@ -111,7 +98,7 @@ struct member *roster_get(struct roster *roster, struct span did)
         return member;
     tr_assert(did.size <= UINT16_MAX);
     copy = base_alloc(did.size + 1);
-    if (copy == NULL || !roster_grow(roster)) {
+    if (copy == NULL || (roster->count == roster->capacity && !roster_grow(roster))) {
         base_free(copy);
         return NULL;
     }

@@ -132,7 +132,7 @@ static void put_payload(struct act *act, size_t *used, const struct request *req
     } else if (request->kind == &poll_act_type) {
         act_poll(act)->seq = request->base;
     } else if (request->kind == &read_to_act_type) {
-        act_cursor(act)->seq = request->base;
+        act_read_to(act)->seq = request->base;
     } else if (request->kind == &member_act_type) {
         act_subscribe(act)->seq = request->base;
     } else if (request->kind == &role_act_type) {

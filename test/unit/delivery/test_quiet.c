@@ -128,7 +128,7 @@ static struct act *reading(const struct cast *cast)
 {
     struct act *act = act_by(&cast->dan, &read_to_act_type);
 
-    act_cursor(act)->seq = 2;
+    act_read_to(act)->seq = 2;
     return act;
 }
 

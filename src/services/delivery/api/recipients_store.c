@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recipients_store.c: the owners of the key packages that Welcomes name. */
 #include "base/assert.h"
+#include "services/common/step.h"
 #include "services/delivery/api/recipients.h"
-#include "sql/sql.h"
 
 SQL_STATEMENT(find_package, "SELECT did, device FROM key_packages WHERE ref = $1");
 
@@ -13,12 +13,8 @@ uint32_t recipients_owner_count(const struct act *act)
 
 void recipients_ask_owners(const struct act *act, struct sql_unit *unit)
 {
-    for (uint32_t i = 0; unit != NULL && i < recipients_owner_count(act); i++) {
-        const struct act_add *add = &act->members->adds[i];
-
-        sql_unit_step(unit, &find_package, SQL_ROWS_ANY);
-        sql_unit_blob(unit, add->reference.at, add->reference.size);
-    }
+    for (uint32_t i = 0; unit != NULL && i < recipients_owner_count(act); i++)
+        STEP(unit, &find_package, SQL_ROWS_ANY, VALUE_BYTES(act->members->adds[i].reference));
 }
 
 /* Copies the owners into the act's memory. False: a key package is unknown. */

@@ -62,12 +62,16 @@ enum {
 /* The struct that embeds the act: acts.h has struct <noun>_act and act_<noun>() for each. */
 #define ACT_PAYLOADS(each)                                                                         \
     each(commit) each(creation) each(message) each(context) each(poll) each(subscribe)             \
-        each(cursor) each(group_info) each(role) each(policy) each(confirm) each(report)           \
+        each(read_to) each(group_info) each(role) each(policy) each(confirm) each(report)          \
             each(reset) each(notice) each(listening)
 #define ACT_TAG(noun) PAYLOAD_##noun,
 enum act_payload { PAYLOAD_NONE, ACT_PAYLOADS(ACT_TAG) };
 /* In a struct act_type: the payload of the type. */
 #define ACT_PAYLOAD(noun) .payload = PAYLOAD_##noun, .size = sizeof(struct noun##_act)
+
+/* Appends the steps that store a planned act, or that look up its answer. */
+typedef void act_steps_fn(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 
 struct act_type {
     const char *name; /* in message names and traces */
@@ -82,8 +86,7 @@ struct act_type {
     bool (*peek)(const struct convo_slot *slot, struct act *act);
     /* Decide what to do with the act. Changes only the op and the act. */
     enum convo_plan (*plan)(struct convo *convo, struct convo_op *op);
-    /* Append the steps that store a planned act. */
-    void (*store)(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+    act_steps_fn *store;
     /* Read results of the stored unit. NULL: there are none. */
     void (*stored)(struct convo_op *op, const struct sql_unit *unit);
     /* Change the conversation in memory as the stored unit changed the database. */
@@ -92,9 +95,9 @@ struct act_type {
     void (*answer)(const struct convo *convo, const struct convo_op *op);
     /* Tell subscribers. NULL: subscribers get no event. */
     void (*tell)(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
-    /* CONVO_LOOKUP: `lookup` appends the steps that read the answer, and looked_up writes the
-     * answer from their rows. looked_up returns false if the act has to be planned again. */
-    void (*lookup)(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+    /* CONVO_LOOKUP: looked_up writes the answer from the rows of `lookup`. It returns false if the
+     * act has to be planned again. */
+    act_steps_fn *lookup;
     bool (*looked_up)(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
     unsigned flags;
     enum delivery_metric counter; /* counts the acts that were not repeats */

@@ -123,17 +123,17 @@ static void message_tell(struct convo *convo, struct tr_context *ctx, const stru
     convo_stream_tell(convo, ctx, &event);
 }
 
+#define MESSAGE_ACT                                                                                \
+    ACT_PAYLOAD(message), .content_at = offsetof(struct message_act, content),                     \
+                          .answer = message_answer, .tell = message_tell, .lookup = log_lookup,    \
+                          .looked_up = log_looked_up
+
 const struct act_type message_act_type = {
     .name = "message",
-    ACT_PAYLOAD(message),
-    .content_at = offsetof(struct message_act, content),
+    MESSAGE_ACT,
     .plan = message_plan,
     .store = message_store,
     .apply = convo_apply_point,
-    .answer = message_answer,
-    .tell = message_tell,
-    .lookup = log_lookup,
-    .looked_up = log_looked_up,
     .flags = ACT_LOGS | ACT_PUSHES,
     .counter = DELIVERY_METRIC_MESSAGES_SENT,
     .timer = DELIVERY_TIMER_WRITE,
@@ -142,29 +142,19 @@ const struct act_type message_act_type = {
 /* A proposal pushes to no device: its commit will. */
 const struct act_type proposal_act_type = {
     .name = "proposal",
-    ACT_PAYLOAD(message),
-    .content_at = offsetof(struct message_act, content),
+    MESSAGE_ACT,
     .plan = proposal_plan,
     .store = message_store,
     .apply = convo_apply_point,
-    .answer = message_answer,
-    .tell = message_tell,
-    .lookup = log_lookup,
-    .looked_up = log_looked_up,
     .flags = ACT_LOGS,
 };
 
 const struct act_type ephemeral_act_type = {
     .name = "ephemeral",
-    ACT_PAYLOAD(message),
-    .content_at = offsetof(struct message_act, content),
+    MESSAGE_ACT,
     .plan = ephemeral_plan,
     .store = ephemeral_store,
     .apply = ephemeral_apply,
-    .answer = message_answer,
-    .tell = message_tell,
-    .lookup = log_lookup,
-    .looked_up = log_looked_up,
     .flags = ACT_TRANSIENT | ACT_NEEDS_ACTOR,
     .counter = DELIVERY_METRIC_MESSAGES_SENT,
 };

@@ -191,7 +191,7 @@ static enum convo_plan cursor_plan(struct convo *convo, struct convo_op *op)
 
 static void read_to_apply(struct convo *convo, const struct convo_op *op)
 {
-    struct cursor_act *cursor = act_cursor(op->act);
+    struct read_to_act *cursor = act_read_to(op->act);
     struct member *caller = convo_caller(convo, op->act);
 
     if (cursor->seq > convo->committed.seq)
@@ -203,7 +203,7 @@ static void read_to_apply(struct convo *convo, const struct convo_op *op)
 
 static void read_to_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct cursor_act *cursor = act_cursor(op->act);
+    const struct read_to_act *cursor = act_read_to(op->act);
 
     if (cursor->is_news)
         convo_stream_tell_read(convo, ctx, op->act->claims->issuer, cursor->seq);
@@ -211,7 +211,7 @@ static void read_to_tell(struct convo *convo, struct tr_context *ctx, const stru
 
 const struct act_type read_to_act_type = {
     .name = "read_to",
-    ACT_PAYLOAD(cursor),
+    ACT_PAYLOAD(read_to),
     .plan = cursor_plan,
     .store = convo_store_read_to,
     .apply = read_to_apply,
@@ -220,7 +220,7 @@ const struct act_type read_to_act_type = {
 
 const struct act_type mark_unread_act_type = {
     .name = "mark_unread",
-    ACT_PAYLOAD(cursor),
+    ACT_PAYLOAD(read_to),
     .plan = cursor_plan,
     .store = convo_store_mark_unread,
 };

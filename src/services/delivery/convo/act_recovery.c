@@ -12,7 +12,6 @@
  * members. */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "json/json_write.h"
@@ -137,11 +136,6 @@ const struct act_type confirm_act_type = {
 
 /* ---- reportInvalidCommit --------------------------------------------------------------------- */
 
-static void report_fini(struct act *act)
-{
-    base_free(act_report(act)->added);
-}
-
 struct quorum {
     uint32_t reports; /* the caller's included */
     uint32_t needed;
@@ -185,24 +179,6 @@ static void write_report(struct act *act, struct quorum quorum, bool is_revoked,
     json_put_end(&writer);
 }
 
-/* Lists the accounts that the commit added: the revocation ends their streams. The spans point into
- * the roster, which stays valid until the conversation is read again, after the answer. */
-static bool list_added(const struct convo *convo, struct report_act *report)
-{
-    report->added_count = 0;
-    if (report->added == NULL)
-        report->added = base_calloc((convo->roster.count + 1) * sizeof *report->added);
-    if (report->added == NULL)
-        return false;
-    for (uint32_t i = 0; i < convo->roster.count; i++) {
-        const struct member *member = &convo->roster.members[i];
-
-        if (member->is_in && member->join_seq == convo->newest.seq)
-            report->added[report->added_count++] = member_did(member);
-    }
-    return true;
-}
-
 /* Returns CONVO_GO if the report names the commit that started the current epoch, and the epoch is
  * still provisional. */
 static enum convo_plan plan_reported(const struct convo *convo, struct report_act *report)
@@ -226,13 +202,10 @@ static enum convo_plan plan_reported(const struct convo *convo, struct report_ac
 }
 
 /* Plans the revocation: decrements the epoch and increments seq. */
-static enum convo_plan plan_revocation(
-    const struct convo *convo, struct convo_op *op, struct report_act *report)
+static enum convo_plan plan_revocation(const struct convo *convo, struct convo_op *op)
 {
     tr_assert(convo->flying.first == NULL);
     tr_assert(op->after.confirmed < op->after.epoch);
-    if (!list_added(convo, report))
-        return act_refuse(&report->act, 503, "Busy", "The server is out of memory; try again.");
     op->is_exclusive = true;
     op->after.epoch--;
     plan_notice(convo, op);
@@ -268,7 +241,7 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
         return act_refuse(op->act, 403, "NotEligible",
             "The committer and members that the commit added cannot report it.");
     quorum = count_reports(convo, caller);
-    return quorum.reports < quorum.needed ? CONVO_GO : plan_revocation(convo, op, report);
+    return quorum.reports < quorum.needed ? CONVO_GO : plan_revocation(convo, op);
 }
 
 static void report_apply(struct convo *convo, const struct convo_op *op)
@@ -292,21 +265,24 @@ static void report_answer(const struct convo *convo, const struct convo_op *op)
     write_report(op->act, quorum, op->is_exclusive, convo->committed.epoch);
 }
 
+/* Ends the streams of the accounts that the revoked commit added: the roster still has them. */
 static void report_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct report_act *report = act_report(op->act);
-
     if (!op->is_exclusive)
         return;
-    tr_assert(report->added != NULL);
     tell_notice(convo, ctx, op);
-    convo_stream_end_removed(convo, report->added, report->added_count);
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+        struct span did = member_did(member);
+
+        if (member->is_in && member->join_seq == convo->newest.seq)
+            convo_stream_end_removed(convo, &did, 1);
+    }
 }
 
 const struct act_type report_act_type = {
     .name = "report",
     ACT_PAYLOAD(report),
-    .fini = report_fini,
     .plan = report_plan,
     .store = recovery_store_report,
     .apply = report_apply,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* acts.h: the payloads of all acts, and their types. A type's functions are in the file named in
- * the ruler above it. Each payload embeds struct act; act_<payload>() leads from the act to it and
- * asserts the type. */
+ * the ruler above it. Each payload embeds struct act. The end of this file declares the type that is
+ * named after each payload, and act_<payload>(), which leads from the act to the payload and asserts
+ * the type. */
 #ifndef SERVICES_DELIVERY_CONVO_ACTS_H
 #define SERVICES_DELIVERY_CONVO_ACTS_H
 
@@ -37,7 +38,6 @@ struct commit_act {
     struct span app_bytes; /* an application message of the next epoch */
     struct act_invite invite;
 };
-extern const struct act_type commit_act_type;
 
 /* Hashes the commit's bytes. A commit without bytes (numbered) is hashed by what it asks for, so
  * that the same id with another request is no repeat. */
@@ -52,7 +52,6 @@ struct creation_act {
     struct span name, description, suite;
     uint64_t epoch;
 };
-extern const struct act_type creation_act_type;
 
 /* ---- act_message.c -------------------------------------------------------------------------- */
 
@@ -61,7 +60,6 @@ struct message_act {
     struct act_content content;
     struct span id; /* chosen by the sender */
 };
-extern const struct act_type message_act_type;
 extern const struct act_type proposal_act_type;
 /* An application message for current subscribers, never stored. */
 extern const struct act_type ephemeral_act_type;
@@ -80,14 +78,12 @@ struct poll_act {
     uint64_t kept_from;
     bool must_read; /* memory does not know: ask the database */
 };
-extern const struct act_type poll_act_type;
 
-struct cursor_act {
+struct read_to_act {
     struct act act;
     uint64_t seq;
     bool is_news; /* stored: the cursor moved forward */
 };
-extern const struct act_type read_to_act_type;
 extern const struct act_type mark_unread_act_type;
 
 /* ---- act_subscribe.c ------------------------------------------------------------------------ */
@@ -101,14 +97,12 @@ struct subscribe_act {
     bool is_stream_gone; /* the client left before the act was planned */
 };
 extern const struct act_type member_act_type; /* is the caller a member? Sets seq */
-extern const struct act_type subscribe_act_type;
 
 /* Which accounts have an open stream? One byte for each row in the answer. */
 struct listening_act {
     struct act act;
     struct sql_unit *devices; /* owned: the first column of its first step has the DIDs */
 };
-extern const struct act_type listening_act_type;
 
 /* ---- act_group_info.c ----------------------------------------------------------------------- */
 
@@ -117,7 +111,6 @@ struct group_info_act {
     struct act_group_info info;
     uint64_t epoch;
 };
-extern const struct act_type group_info_act_type;
 
 /* The stored GroupInfo, for members and for accounts that may join. */
 struct context_act {
@@ -125,7 +118,6 @@ struct context_act {
     struct act_invite invite;
     bool wants_mls; /* message/mls rather than JSON */
 };
-extern const struct act_type context_act_type;
 
 /* ---- act_policy.c --------------------------------------------------------------------------- */
 
@@ -135,14 +127,12 @@ struct role_act {
     bool is_admin; /* else moderator */
     bool is_given; /* else taken */
 };
-extern const struct act_type role_act_type;
 
 struct policy_act {
     struct act act;
     struct convo_policy policy; /* planned: the whole new policy */
     uint32_t changes;           /* a bit per field */
 };
-extern const struct act_type policy_act_type;
 extern const struct act_type policy_read_act_type;
 
 /* ---- act_recovery.c: see convo_recovery.c --------------------------------------------------- */
@@ -154,7 +144,6 @@ struct confirm_act {
     unsigned char sha256[32];
     bool is_fork; /* stored: another member confirmed another hash */
 };
-extern const struct act_type confirm_act_type;
 
 /* The caller cannot process the commit `sha256` made at `base_epoch`. */
 struct report_act {
@@ -162,17 +151,13 @@ struct report_act {
     uint64_t base_epoch;
     unsigned char sha256[32];
     struct span reason;
-    struct span *added; /* owned, planned: accounts that leave with the revoked commit */
-    uint32_t added_count;
 };
-extern const struct act_type report_act_type;
 
 /* Replaces the group by a new one with the same members. */
 struct reset_act {
     struct act act;
     struct span group; /* the new group's id, as text or hex */
 };
-extern const struct act_type reset_act_type;
 
 /* ---- act_notice.c: events that are told and not stored --------------------------------------- */
 
@@ -182,13 +167,14 @@ struct notice_act {
     struct span did, device;
     uint64_t count; /* packages_low: key packages left; refresh: members that heard it */
 };
-extern const struct act_type notice_act_type;       /* from the service, to all subscribers */
+/* A notice is from the service, to all subscribers. */
 extern const struct act_type packages_low_act_type; /* to the streams of `did` alone */
 extern const struct act_type refresh_act_type;      /* the caller needs a fresh GroupInfo */
 
-/* ---- act_<payload>() ------------------------------------------------------------------------ */
+/* ---- for each payload: the type that is named after it, and act_<payload>() ----------------- */
 
 #define ACT_ACCESSOR(noun)                                                                         \
+    extern const struct act_type noun##_act_type;                                                  \
     _Static_assert(offsetof(struct noun##_act, act) == 0, "act_create allocates the head");        \
     static inline struct noun##_act *act_##noun(struct act *act)                                   \
     {                                                                                              \

@@ -270,14 +270,10 @@ int convo_load(struct convo *convo, const struct sql_unit *unit);
 
 /* ---- convo_store.c -------------------------------------------------------------------------- */
 
-/* Appends the steps of an act, or of its lookup. */
-typedef void convo_store_fn(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-
 uint64_t convo_key(const struct convo *convo); /* of its units */
 /* The steps of a planned act: as a unit of its own, or appended to one. */
 struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op *op);
-convo_store_fn convo_store_act;
+act_steps_fn convo_store_act;
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 
 /* A step whose $1 is the conversation's id, alone or with more values. */
@@ -299,15 +295,15 @@ void convo_store_invite(const struct convo *convo, const struct convo_op *op, st
     const struct act_invite *invite, bool is_spent);
 void convo_store_group_info(
     const struct convo *convo, struct sql_unit *unit, struct span bytes, uint64_t epoch);
-convo_store_fn convo_store_is_admin, convo_store_create, convo_store_read_to,
-    convo_store_mark_unread, convo_store_role, convo_store_policy;
+act_steps_fn convo_store_is_admin, convo_store_create, convo_store_read_to, convo_store_mark_unread,
+    convo_store_role, convo_store_policy;
 
 /* ---- log_store.c, log_lookup.c -------------------------------------------------------------- */
 
 enum lookup_step { LOOKUP_COMMITS, LOOKUP_OP, LOOKUP_POINT, LOOKUP_SAME };
 /* The unit that looks up an act's answer, or its token (OP_ASKING). */
 struct sql_unit *convo_lookup_unit(const struct convo *convo, const struct convo_op *op);
-convo_store_fn log_lookup, creation_lookup, context_lookup;
+act_steps_fn log_lookup, creation_lookup, context_lookup;
 bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
 void lookup_kept(const struct convo *convo, struct sql_unit *unit); /* kept_from, seq */
 /* Answers the failure of a lookup. False: it did not fail. */
@@ -347,7 +343,7 @@ void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op);
 /* The row of the log, and the event, that tell of a revocation or reset. */
 struct delivery_event recovery_notice(const struct convo *convo, const struct convo_op *op);
 void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
-convo_store_fn recovery_store_confirm, recovery_store_report, recovery_store_reset;
+act_steps_fn recovery_store_confirm, recovery_store_report, recovery_store_reset;
 void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);
 /* Why a unit failed at this statement; CONVO_RACE for statements of other files. */
 enum convo_failure recovery_failure_at(const struct sql_statement *failed);

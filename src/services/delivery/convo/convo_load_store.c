@@ -63,13 +63,6 @@ struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key)
 
 /* ---- the results ---------------------------------------------------------------------------- */
 
-static struct span optional_column(const struct sql_unit *unit, uint32_t column)
-{
-    return sql_row_is_null(unit, STEP_CONVO, 0, column)
-               ? (struct span){ NULL, 0 }
-               : sql_row_bytes(unit, STEP_CONVO, 0, column);
-}
-
 static int load_row(struct convo *convo, const struct sql_unit *unit)
 {
     struct span chain = sql_row_bytes(unit, STEP_CONVO, 0, 11);
@@ -85,13 +78,14 @@ static int load_row(struct convo *convo, const struct sql_unit *unit)
     convo->created_ms = sql_row_int(unit, STEP_CONVO, 0, 7);
     convo->active_ms = sql_row_int(unit, STEP_CONVO, 0, 8);
     policy_load(&convo->policy, unit, 12);
-    return convo_set_texts(convo, &(struct convo_texts){ .id = convo->texts.id,
-                                      .suite = sql_row_bytes(unit, STEP_CONVO, 0, 1),
-                                      .creator = sql_row_bytes(unit, STEP_CONVO, 0, 2),
-                                      .name = optional_column(unit, 3),
-                                      .description = optional_column(unit, 4),
-                                      .group_id = optional_column(unit, 10),
-                                      .group_name = optional_column(unit, 13 + POLICY_FIELDS) });
+    return convo_set_texts(
+        convo, &(struct convo_texts){ .id = convo->texts.id,
+                   .suite = sql_row_bytes(unit, STEP_CONVO, 0, 1),
+                   .creator = sql_row_bytes(unit, STEP_CONVO, 0, 2),
+                   .name = sql_row_bytes(unit, STEP_CONVO, 0, 3),
+                   .description = sql_row_bytes(unit, STEP_CONVO, 0, 4),
+                   .group_id = sql_row_bytes(unit, STEP_CONVO, 0, 10),
+                   .group_name = sql_row_bytes(unit, STEP_CONVO, 0, 13 + POLICY_FIELDS) });
 }
 
 static int load_member(struct convo *convo, const struct sql_unit *unit, uint32_t row)

@@ -382,7 +382,7 @@ void convo_store_read_to(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     CONVO_STEP(convo, unit, &read_to, 1, VALUE_TEXT(op->act->claims->issuer),
-        VALUE_INT(act_cursor(op->act)->seq));
+        VALUE_INT(act_read_to(op->act)->seq));
 }
 
 void convo_store_mark_unread(

@@ -118,14 +118,12 @@ struct delivery_event log_page_event(
         .kind = (int)sql_row_int(unit, PAGE_LOG, row, 1),
         .base_epoch = (uint64_t)sql_row_int(unit, PAGE_LOG, row, 2),
         .epoch = (uint64_t)sql_row_int(unit, PAGE_LOG, row, 3),
+        .id = sql_row_bytes(unit, PAGE_LOG, row, 4),
+        .bytes = sql_row_bytes(unit, PAGE_LOG, row, 5),
         .created_ms = sql_row_int(unit, PAGE_LOG, row, 6),
     };
 
-    if (!sql_row_is_null(unit, PAGE_LOG, row, 4))
-        event.id = sql_row_bytes(unit, PAGE_LOG, row, 4);
-    if (!sql_row_is_null(unit, PAGE_LOG, row, 5))
-        event.bytes = sql_row_bytes(unit, PAGE_LOG, row, 5);
-    else
+    if (sql_row_is_null(unit, PAGE_LOG, row, 5))
         event.omitted_bytes = (uint64_t)sql_row_int(unit, PAGE_LOG, row, 7);
     return event;
 }

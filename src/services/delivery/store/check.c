@@ -97,9 +97,11 @@ static struct span convo_of(const struct check_walk *walk)
 /* Copies 32 bytes, or zeros for NULL. */
 static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned char ret_chain[32])
 {
+    struct span stored = sql_row_bytes(unit, 0, 0, column);
+
     memset(ret_chain, 0, 32);
-    if (!sql_row_is_null(unit, 0, 0, column) && sql_row_bytes(unit, 0, 0, column).size == 32)
-        memcpy(ret_chain, sql_row_bytes(unit, 0, 0, column).at, 32);
+    if (stored.size == 32)
+        memcpy(ret_chain, stored.at, 32);
 }
 
 /* Returns the first row whose receipt does not follow from the one before; 0: all do. */

@@ -2,7 +2,7 @@
 /* convo_list_api.c: getConvos: the conversations a caller is in, each as getConvo shows it, but with
  * the first MEMBERS_MAX members only: memberCount says how many there are. */
 #include "services/delivery/api/calls.h"
-#include "services/delivery/store/convo_list_store.h"
+#include "services/delivery/store/log_store.h"
 
 enum { MEMBERS_MAX = 100 };
 enum { STEP_CONVOS, STEP_MEMBERS };

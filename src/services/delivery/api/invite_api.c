@@ -4,7 +4,7 @@
  * the commit counts the use. The hash alone lets its holder read the group info that such a commit
  * needs. */
 #include "services/delivery/api/calls.h"
-#include "services/delivery/store/invite_store.h"
+#include "services/delivery/store/moderation_store.h"
 
 enum { INVITES_MAX = 100, INVITE_USES_MAX = 10000 }; /* open ones of a conversation; uses of one */
 enum { INVITES_RETRY_S = 3600 };                     /* of a client that meets INVITES_MAX */

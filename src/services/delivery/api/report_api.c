@@ -3,7 +3,7 @@
  * is encrypted for those who read it. Nobody sees or resolves a report about themselves. */
 #include "services/common/text.h"
 #include "services/delivery/api/calls.h"
-#include "services/delivery/store/report_store.h"
+#include "services/delivery/store/moderation_store.h"
 
 enum {
     REPORT_CONTENT_MAX = 50 << 10,

@@ -5,7 +5,6 @@
 #include "services/common/text.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/consent_store.h"
-#include "services/delivery/store/request_store.h"
 #include "services/delivery/store/schema.h"
 
 enum {

@@ -139,6 +139,8 @@ static void take_log(struct check_walk *walk, const struct sql_unit *unit)
     char text[96];
     uint64_t wrong;
 
+    tr_assert(sql_unit_rows(unit, 0) <= 1);
+    tr_assert(sql_unit_rows(unit, 1) <= PAGE);
     if (sql_unit_rows(unit, 0) == 0) {
         walk->check += walk->is_inside ? 0 : 1; /* it was deleted, or it was the last one */
         walk->is_inside = false;
@@ -206,6 +208,7 @@ void check_walk_end(struct check_walk *walk)
 
 const char *delivery_check_name(int check)
 {
+    tr_assert(check >= 0 && check < DELIVERY_CHECKS);
     return checks[check].name;
 }
 

@@ -3,8 +3,10 @@
 
 #include <stddef.h>
 
+#include "base/assert.h"
 #include "services/common/step.h"
 #include "services/delivery/delivery_metrics.h"
+#include "sql/unit.h"
 #include "support/log.h"
 
 enum { ROWS_MAX = 1000, DAY_S = 86400, WAITERS_MAX = 8 };
@@ -89,6 +91,8 @@ struct cleanup {
 
 static void cleanup_answer(struct cleanup *cleanup, int status)
 {
+    tr_assert(cleanup->is_running);
+    tr_assert(cleanup->waiter_count <= WAITERS_MAX);
     for (uint32_t i = 0; i < cleanup->waiter_count; i++)
         tr_reply_send(&cleanup->waiters[i], status, &cleanup->done, sizeof cleanup->done);
     cleanup->waiter_count = 0;
@@ -133,6 +137,7 @@ static void cleanup_found(
         STEP(unit, &delete_welcome, SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(found, 0, row, 0)),
             VALUE_INT(sql_row_int(found, 0, row, 1)), VALUE_INT(sql_row_int(found, 0, row, 2)));
     cleanup->found_count = sql_unit_rows(found, 0);
+    tr_assert(cleanup->found_count <= ROWS_MAX);
     if (unit != NULL)
         rc = sql_write(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });
     if (rc < 0) {
@@ -147,6 +152,7 @@ static bool add_up(struct cleanup *cleanup, const struct sql_unit *unit)
 {
     bool has_more = cleanup->found_count >= ROWS_MAX;
 
+    tr_assert(unit->step_count == STEPS + cleanup->found_count);
     for (uint32_t i = 0; i < STEPS; i++) {
         int64_t changed = sql_unit_changed(unit, i);
 
@@ -166,6 +172,7 @@ static void came_back(
 {
     int status = sql_unit_status(unit);
 
+    tr_assert(tag == TAG_LOOK || tag == TAG_PASS);
     if (status != 0) {
         LOG(LOG_WARN, "delivery", "tidying up failed", LOG_TEXT("why", sql_error_text(status)));
         cleanup_answer(cleanup, status);

@@ -8,6 +8,7 @@
  * still true, or safe, when the unit runs. */
 #include "services/delivery/store/retention.h"
 
+#include "base/assert.h"
 #include "services/common/step.h"
 #include "sql/unit.h"
 #include "support/log.h"
@@ -71,6 +72,8 @@ static int64_t until_ms(const struct retention *retention)
 
 static void end_round(struct retention *retention, int status)
 {
+    tr_assert(retention->is_running);
+    tr_assert(retention->waiter_count <= WAITERS_MAX);
     if (status < 0)
         LOG(LOG_WARN, "delivery", "trimming the log failed",
             LOG_TEXT("why", sql_error_text(status)));
@@ -123,6 +126,8 @@ static void read_page(struct retention *retention, struct tr_context *ctx)
 
 static void begin_round(struct retention *retention, struct tr_context *ctx, int64_t kept_s)
 {
+    tr_assert(!retention->is_running);
+    tr_assert(kept_s >= 0);
     note_trim(retention, true); /* no unit of ours is in flight */
     retention->is_running = true;
     retention->has_more = false;
@@ -181,6 +186,7 @@ static void page_read(
     uint32_t count = sql_unit_rows(page, 0);
     struct sql_unit *trim;
 
+    tr_assert(count <= PAGE);
     if (count == 0) {
         retention_tidy(retention, ctx);
         return;
@@ -206,6 +212,7 @@ static void page_trimmed(
 {
     int64_t rows = 0;
 
+    tr_assert(unit->step_count % TRIM_STEPS == 0);
     for (uint32_t i = 0; i < unit->step_count; i += TRIM_STEPS) {
         retention->done.convos += sql_unit_changed(unit, i + TRIM_FLOOR) > 0;
         rows += sql_unit_changed(unit, i + TRIM_LOG);
@@ -229,6 +236,8 @@ static void retention_back(struct retention *retention, struct tr_context *ctx,
 {
     int status = sql_unit_status(unit);
 
+    tr_assert(retention->is_running);
+    tr_assert(event->tag >= TAG_READ && event->tag <= TAG_TIDY);
     if (event->tag == TAG_TRIM && status != SQL_EUNKNOWN)
         note_trim(retention, true);
     if (status != 0) {

@@ -236,6 +236,8 @@ enum mx_copy mx_inbound_compare(const struct mx_inbound *inbound, const struct m
 
 /* ---- pickles: objects as bytes for a database ------------------------------------------------- */
 
+enum { MX_SECRET_BYTES_MAX = 4096 };
+
 /* The host's key, from a file or descriptor; never in the database. */
 struct mx_pickle_key {
     uint8_t bytes[32];
@@ -260,6 +262,13 @@ int mx_outbound_unpickle(
 int mx_inbound_unpickle(
     struct span pickle, const struct mx_pickle_key *key, struct mx_inbound **ret_inbound);
 
+/* Append a short secret, an access token for instance, sealed like a pickle. MX_ETOOBIG for more
+ * than MX_SECRET_BYTES_MAX, TR_ENOMEM, TR_ELIMIT. */
+int mx_secret_seal(struct span secret, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out);
+/* Append the secret; it fails like mx_account_unpickle. */
+int mx_secret_open(struct span sealed, const struct mx_pickle_key *key, struct buffer *secret);
+
 /* ---- sas: verification by short strings ------------------------------------------------------- */
 
 struct mx_sas;
@@ -273,7 +282,7 @@ enum {
 int mx_sas_create(const struct mx_random *random, struct mx_sas **ret_sas);
 void mx_sas_destroy(struct mx_sas *sas); /* wipes; NULL is fine */
 const struct mx_key *mx_sas_key(const struct mx_sas *sas);
-/* Agree with the peer's key, once. MX_EKEY for a key of small order, or our own. */
+/* Agree with the peer's key. MX_EKEY for a key of small order, our own, or a second one. */
 int mx_sas_set_their_key(struct mx_sas *sas, const struct mx_key *theirs);
 
 /* Write the `commitment` of the device that accepts: it binds its key before it sees the other.
@@ -296,7 +305,8 @@ struct mx_sas_code {
     uint16_t decimals[3];
     uint8_t emoji[7]; /* numbers in mx_sas_emojis */
 };
-/* Compute the strings that the users compare. MX_ETOOBIG for names over 2 KiB in all, TR_ENOMEM. */
+/* Compute the strings that the users compare. MX_EKEY before mx_sas_set_their_key, MX_ETOOBIG for
+ * names over 2 KiB in all, TR_ENOMEM. */
 int mx_sas_show(
     const struct mx_sas *sas, const struct mx_sas_flow *flow, struct mx_sas_code *ret_code);
 
@@ -319,10 +329,10 @@ struct mx_sas_input {
     struct span key_id; /* "ed25519:DEVICE", or "KEY_IDS" */
     struct span text;   /* the key as base64, or all key ids, sorted, with commas between */
 };
-/* Compute one MAC of an m.key.verification.mac event. MX_ETOOBIG, TR_ENOMEM. */
+/* Compute one MAC of an m.key.verification.mac event. MX_EKEY, MX_ETOOBIG, TR_ENOMEM. */
 int mx_sas_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
     const struct mx_sas_input *input, char ret_text[MX_SAS_MAC_CHARS + 1]);
-/* Check one MAC of the peer. MX_EMAC, MX_ETOOBIG, TR_ENOMEM. */
+/* Check one MAC of the peer. MX_EMAC, MX_EKEY, MX_ETOOBIG, TR_ENOMEM. */
 int mx_sas_check_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
     const struct mx_sas_input *input, struct span mac);
 

@@ -229,3 +229,55 @@ int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
     }
     return rc;
 }
+
+/* ---- secrets --------------------------------------------------------------------------------- */
+
+struct pickle_text {
+    uint32_t size;
+    uint8_t bytes[MX_SECRET_BYTES_MAX];
+};
+
+static void text_pack(struct mx__pack *pack, void *object)
+{
+    struct pickle_text *text = object;
+
+    mx__pack_u32(pack, &text->size, MX_SECRET_BYTES_MAX);
+    mx__pack_bytes(pack, text->bytes, text->size);
+}
+
+static const struct mx__pickle_kind text_kind = {
+    .id = 5,
+    .size = sizeof(struct pickle_text),
+    .pack = text_pack,
+};
+
+int mx_secret_seal(struct span secret, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out)
+{
+    struct pickle_text text;
+    int rc;
+
+    if (secret.size > sizeof text.bytes)
+        return MX_ETOOBIG;
+    text.size = (uint32_t)secret.size;
+    if (secret.size > 0)
+        memcpy(text.bytes, secret.at, secret.size);
+    rc = mx__pickle(&text_kind, &text, key, random, out);
+    crypto_wipe(text.bytes, secret.size);
+    return rc;
+}
+
+int mx_secret_open(struct span sealed, const struct mx_pickle_key *key, struct buffer *secret)
+{
+    struct pickle_text *text;
+    void *object = NULL;
+    int rc = mx__unpickle(&text_kind, sealed, key, &object);
+
+    if (rc != 0)
+        return rc;
+    text = object;
+    rc = buffer_append(secret, text->bytes, text->size);
+    crypto_wipe(text, sizeof *text);
+    base_free(text);
+    return rc;
+}

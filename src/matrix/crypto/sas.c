@@ -44,9 +44,8 @@ int mx_sas_set_their_key(struct mx_sas *sas, const struct mx_key *theirs)
     uint8_t shared[MX_KEY_BYTES];
     int rc;
 
-    tr_assert(!sas->has_shared);
-    if (mx_key_equal(&sas->ours.public_key, theirs))
-        return MX_EKEY; /* our own key, sent back */
+    if (sas->has_shared || mx_key_equal(&sas->ours.public_key, theirs))
+        return MX_EKEY; /* a second key, or our own, sent back */
     rc = mx__agree(&sas->ours, theirs, shared);
     if (rc != 0)
         return rc;
@@ -82,7 +81,8 @@ static int sas_derive(const struct mx_sas *sas, struct buffer *info, void *ret_b
 {
     int rc = info->failed == TR_ELIMIT ? MX_ETOOBIG : info->failed;
 
-    tr_assert(sas->has_shared);
+    if (rc == 0 && !sas->has_shared)
+        rc = MX_EKEY;
     if (rc == 0)
         mx__hkdf((struct span){ NULL, 0 }, MX__BYTES(sas->shared),
             (struct span){ info->bytes, info->size }, ret_bytes, size);

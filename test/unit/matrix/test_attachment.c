@@ -62,6 +62,28 @@ TEST(attachment, pieces_of_any_size_give_the_same_file)
     }
 }
 
+TEST(attachment, the_output_may_be_other_memory)
+{
+    struct mx_random random = MX_STAGE_COUNTING;
+    uint8_t in[FILE_BYTES], out[FILE_BYTES], plain[FILE_BYTES], expected[FILE_BYTES];
+    struct mx_attachment attachment, same;
+    struct mx_attachment_stream stream;
+
+    encrypt_vector(expected, 64, &same);
+    file_fill(in);
+    CHECK_EQ_INT(mx_attachment_encrypt(&stream, &random, &attachment), 0);
+    mx_attachment_update(&stream, (struct span){ (char *)in, sizeof in }, out);
+    mx_attachment_encrypt_end(&stream, &attachment);
+    mx_attachment_fini(&stream);
+    CHECK(memcmp(out, expected, sizeof out) == 0);
+    CHECK(memcmp(&attachment, &same, sizeof same) == 0);
+    CHECK_EQ_INT(mx_attachment_decrypt(&stream, &attachment), 0);
+    mx_attachment_update(&stream, (struct span){ (char *)out, sizeof out }, plain);
+    CHECK_EQ_INT(mx_attachment_decrypt_end(&stream, &attachment), 0);
+    mx_attachment_fini(&stream);
+    CHECK(memcmp(in, plain, sizeof in) == 0);
+}
+
 TEST(attachment, a_changed_or_cut_file_is_refused)
 {
     struct mx_attachment attachment;

@@ -56,6 +56,39 @@ TEST(olm, a_repeated_pre_key_message_finds_its_session)
     mx_stage_fini(&stage);
 }
 
+/* A fallback key serves several sessions of one device: only their base keys differ. */
+TEST(olm, sessions_of_one_fallback_key_are_told_apart)
+{
+    struct buffer first = { 0 }, second = { 0 }, plaintext = { 0 };
+    struct mx_olm *to_bob[2] = { NULL, NULL }, *to_alice = NULL;
+    struct mx_one_time_key fallback;
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    mx_account_rotate_fallback(stage.bob, mx_stage_random());
+    CHECK(mx_account_fallback_key(stage.bob, &fallback));
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ_INT(mx_olm_create_outbound(stage.alice, mx_account_identity_key(stage.bob),
+                         &fallback.key, mx_stage_random(), &to_bob[i]),
+            0);
+    mx_stage_send(to_bob[0], "first", &first);
+    mx_stage_send(to_bob[1], "second", &second);
+    CHECK_EQ_INT(mx_olm_create_inbound(stage.bob, mx_account_identity_key(stage.alice),
+                     mx_stage_span(&first), &to_alice, &plaintext),
+        0);
+    CHECK(mx_olm_matches(to_alice, mx_stage_span(&first)));
+    CHECK(!mx_olm_matches(to_alice, mx_stage_span(&second)));
+    CHECK_EQ_INT(
+        mx_olm_decrypt(to_alice, MX_OLM_PRE_KEY, mx_stage_span(&second), &plaintext), MX_ESESSION);
+    mx_olm_destroy(to_bob[0]);
+    mx_olm_destroy(to_bob[1]);
+    mx_olm_destroy(to_alice);
+    buffer_free(&first);
+    buffer_free(&second);
+    mx_wipe_buffer(&plaintext);
+    mx_stage_fini(&stage);
+}
+
 TEST(olm, a_pre_key_message_of_another_device_is_refused)
 {
     struct mx_stage stage, other;

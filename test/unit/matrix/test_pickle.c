@@ -164,6 +164,32 @@ TEST(pickle, two_pickles_of_one_object_differ)
     mx_account_destroy(account);
 }
 
+TEST(pickle, a_secret_is_sealed_and_opened)
+{
+    struct buffer sealed = { 0 }, secret = { 0 };
+    char text[MX_SECRET_BYTES_MAX + 1];
+    struct mx_olm *olm = NULL;
+
+    memset(text, 't', sizeof text);
+    for (size_t size = 0; size <= MX_SECRET_BYTES_MAX; size += 64) {
+        buffer_clear(&sealed);
+        buffer_clear(&secret);
+        CHECK_EQ_INT(
+            mx_secret_seal((struct span){ text, size }, &host_key, mx_stage_random(), &sealed), 0);
+        CHECK_EQ_INT(mx_secret_open(mx_stage_span(&sealed), &host_key, &secret), 0);
+        CHECK(span_equal(mx_stage_span(&secret), (struct span){ text, size }));
+    }
+    CHECK_EQ_INT(
+        mx_secret_seal((struct span){ text, sizeof text }, &host_key, mx_stage_random(), &sealed),
+        MX_ETOOBIG);
+    CHECK_EQ_INT(mx_olm_unpickle(mx_stage_span(&sealed), &host_key, &olm), MX_EFORMAT);
+    sealed.bytes[sealed.size - 1] = (char)(sealed.bytes[sealed.size - 1] ^ 1);
+    buffer_clear(&secret);
+    CHECK_EQ_INT(mx_secret_open(mx_stage_span(&sealed), &host_key, &secret), MX_EMAC);
+    buffer_free(&sealed);
+    mx_wipe_buffer(&secret);
+}
+
 TEST(pickle, out_of_memory_is_reported)
 {
     struct mx_account *account = NULL, *revived = NULL;

@@ -127,6 +127,23 @@ TEST(sas, weak_and_reflected_keys_are_refused)
     mx_sas_destroy(sas);
 }
 
+TEST(sas, events_in_the_wrong_order_are_refused)
+{
+    struct mx_sas_input input = { .key_id = SPAN("KEY_IDS"), .text = SPAN("x") };
+    char mac[MX_SAS_MAC_CHARS + 1];
+    struct mx_sas_code code;
+    struct mx_sas *early = NULL;
+    struct vector vector;
+
+    vector_init(&vector);
+    CHECK_EQ_INT(mx_sas_create(mx_stage_random(), &early), 0);
+    CHECK_EQ_INT(mx_sas_show(early, &vector.of_alice, &code), MX_EKEY);
+    CHECK_EQ_INT(mx_sas_mac(early, &vector.of_alice, &input, mac), MX_EKEY);
+    CHECK_EQ_INT(mx_sas_set_their_key(vector.alice, mx_sas_key(early)), MX_EKEY);
+    mx_sas_destroy(early);
+    vector_fini(&vector);
+}
+
 TEST(sas, names_over_the_limit_are_refused)
 {
     struct mx_sas_code code;

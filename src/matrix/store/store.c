@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store.c: rows by the lists of store.h, and the steps with a condition. */
+#include "matrix/store/store.h"
+
+#include "base/assert.h"
+
+/* The members of a row are these types alone, so they follow each other without padding. */
+enum mxstore_type { MXSTORE_INT, MXSTORE_TEXT, MXSTORE_BLOB };
+_Static_assert(sizeof(struct span) % sizeof(int64_t) == 0, "no padding between members");
+
+struct mxstore_table {
+    const uint8_t *columns; /* enum mxstore_type */
+    size_t count;
+    size_t size;   /* of the struct */
+    bool replaces; /* storing a row that is there changes it: exactly one row changes */
+    struct sql_statement put;
+    struct sql_statement get;
+};
+
+/* ---- texts ------------------------------------------------------------------------------------ */
+
+#define NAME_FIRST(type, name) #name
+#define NAME_NEXT(type, name) ", " #name
+#define SET_FIRST(type, name) #name " = excluded." #name
+#define SET_NEXT(type, name) ", " #name " = excluded." #name
+
+#define V3 "$1, $2, $3"
+#define V4 V3 ", $4"
+#define V5 V4 ", $5"
+#define V6 V5 ", $6"
+#define V7 V6 ", $7"
+#define V8 V7 ", $8"
+#define V11 V8 ", $9, $10, $11"
+#define V12 V11 ", $12"
+
+#define INSERT(list, name, values)                                                                 \
+    "INSERT INTO mx_" name " (" list(NAME_FIRST, NAME_NEXT) ") VALUES (" values ")"
+#define PUT(list, name, values, key)                                                               \
+    INSERT(list, name, values) " ON CONFLICT (" key ") DO UPDATE SET " list(SET_FIRST, SET_NEXT)
+#define SELECT(list, name) "SELECT " list(NAME_FIRST, NAME_NEXT) " FROM mx_" name
+
+/* ---- tables ----------------------------------------------------------------------------------- */
+
+#define TYPE(type, name) MXSTORE_##type,
+#define COLUMNS(list, noun) static const uint8_t noun##_columns[] = { list(TYPE, TYPE) };
+MXSTORE_ROWS(COLUMNS)
+MXSTORE_VIEWS(COLUMNS)
+#define TABLE(list, noun)                                                                          \
+    .columns = noun##_columns, .count = sizeof noun##_columns, .size = sizeof(struct mxstore_##noun)
+
+/* clang-format off */
+static const struct mxstore_table tables[MXSTORE_KINDS] = {
+    [MXSTORE_IS_session] = {
+        TABLE(MXSTORE_SESSION, session),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_SESSION, "session", V11, "id")
+            " WHERE mx_session.user_id = excluded.user_id"
+            " AND mx_session.device_id = excluded.device_id",
+        .get.text = SELECT(MXSTORE_SESSION, "session") " WHERE CAST($1 AS TEXT) IS NOT NULL",
+    },
+    [MXSTORE_IS_user] = {
+        TABLE(MXSTORE_USER, user),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_USER, "user", V3, "user_id"),
+        .get.text = SELECT(MXSTORE_USER, "user") " WHERE user_id = $1",
+    },
+    [MXSTORE_IS_device] = {
+        TABLE(MXSTORE_DEVICE, device),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_DEVICE, "device", V8, "user_id, device_id")
+            " WHERE mx_device.identity_key = excluded.identity_key"
+            " AND mx_device.signing_key = excluded.signing_key",
+        .get.text = SELECT(MXSTORE_DEVICE, "device") " WHERE user_id = $1 ORDER BY device_id",
+    },
+    [MXSTORE_IS_olm] = {
+        TABLE(MXSTORE_OLM, olm),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_OLM, "olm", V5, "identity_key, session_id"),
+        .get.text = SELECT(MXSTORE_OLM, "olm")
+            " WHERE identity_key = $1 ORDER BY received_ms DESC, session_id",
+    },
+    [MXSTORE_IS_outbound] = {
+        TABLE(MXSTORE_OUTBOUND, outbound),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_OUTBOUND, "outbound", V5, "room_id")
+            " WHERE mx_outbound.session_id <> excluded.session_id"
+            " OR mx_outbound.message_count <= excluded.message_count",
+        .get.text = SELECT(MXSTORE_OUTBOUND, "outbound") " WHERE room_id = $1",
+    },
+    [MXSTORE_IS_share] = {
+        TABLE(MXSTORE_SHARE, share),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_SHARE, "share", V6, "session_id, user_id, device_id"),
+        .get.text = SELECT(MXSTORE_SHARE, "share")
+            " WHERE session_id = $1 ORDER BY user_id, device_id",
+    },
+    [MXSTORE_IS_inbound] = {
+        TABLE(MXSTORE_INBOUND, inbound),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_INBOUND, "inbound", V7, "room_id, session_id"),
+        .get.text = SELECT(MXSTORE_INBOUND, "inbound") " WHERE room_id = $1 ORDER BY session_id",
+    },
+    [MXSTORE_IS_room] = {
+        TABLE(MXSTORE_ROOM, room),
+        .replaces = true,
+        .put.text = INSERT(MXSTORE_ROOM, "room", V6)
+            " ON CONFLICT (room_id) DO UPDATE SET membership = excluded.membership,"
+            " is_encrypted = CASE WHEN mx_room.is_encrypted <> 0 THEN mx_room.is_encrypted"
+            " ELSE excluded.is_encrypted END, rotation_ms = excluded.rotation_ms,"
+            " rotation_messages = excluded.rotation_messages,"
+            " is_sync_room = excluded.is_sync_room",
+        .get.text = SELECT(MXSTORE_ROOM, "room") " WHERE room_id = $1",
+    },
+    [MXSTORE_IS_event] = {
+        TABLE(MXSTORE_EVENT, event),
+        .put.text = INSERT(MXSTORE_EVENT, "event", V11) " ON CONFLICT (event_id) DO NOTHING",
+        .get.text = SELECT(MXSTORE_EVENT, "event") " WHERE event_id = $1",
+    },
+    [MXSTORE_IS_outbox] = {
+        TABLE(MXSTORE_OUTBOX, outbox),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_OUTBOX, "outbox", V12, "txn_id"),
+        .get.text = SELECT(MXSTORE_OUTBOX, "outbox") " WHERE txn_id = $1",
+    },
+    [MXSTORE_IS_gap] = {
+        TABLE(MXSTORE_GAP, gap),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_GAP, "gap", V4, "room_id, from_token"),
+        .get.text = SELECT(MXSTORE_GAP, "gap") " WHERE room_id = $1 ORDER BY created_ms, from_token",
+    },
+    [MXSTORE_IS_verification] = {
+        TABLE(MXSTORE_VERIFICATION, verification),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_VERIFICATION, "verification", V5, "transaction_id"),
+        .get.text = SELECT(MXSTORE_VERIFICATION, "verification") " WHERE transaction_id = $1",
+    },
+    [MXSTORE_IS_token] = {
+        TABLE(MXSTORE_TOKEN, token),
+        .get.text = SELECT(MXSTORE_TOKEN, "session") " WHERE CAST($1 AS TEXT) IS NOT NULL",
+    },
+    [MXSTORE_IS_cursor] = {
+        TABLE(MXSTORE_CURSOR, cursor),
+        .get.text = SELECT(MXSTORE_CURSOR, "room") " WHERE room_id = $1",
+    },
+};
+/* clang-format on */
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+static void add_bytes(struct sql_unit *unit, uint8_t type, struct span bytes)
+{
+    if (bytes.at == NULL)
+        sql_unit_null(unit);
+    else if (type == MXSTORE_TEXT)
+        sql_unit_text(unit, bytes);
+    else
+        sql_unit_blob(unit, bytes.at, bytes.size);
+}
+
+void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row)
+{
+    const struct mxstore_table *table = &tables[kind];
+    const char *member = row;
+
+    tr_assert(kind < MXSTORE_KINDS);
+    tr_assert(table->put.text != NULL); /* cursors have steps of their own */
+    sql_unit_step(unit, &table->put, table->replaces ? 1 : SQL_ROWS_ANY);
+    for (size_t i = 0; i < table->count; i++) {
+        if (table->columns[i] == MXSTORE_INT) {
+            sql_unit_int(unit, *(const int64_t *)member);
+            member += sizeof(int64_t);
+        } else {
+            add_bytes(unit, table->columns[i], *(const struct span *)member);
+            member += sizeof(struct span);
+        }
+    }
+    tr_assert(member == (const char *)row + table->size);
+}
+
+void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key)
+{
+    tr_assert(kind < MXSTORE_KINDS);
+    sql_unit_step(unit, &tables[kind].get, SQL_ROWS_ANY);
+    sql_unit_text(unit, key);
+}
+
+void mxstore_row(
+    const struct sql_unit *unit, uint32_t step, uint32_t row, enum mxstore_kind kind, void *ret_row)
+{
+    const struct mxstore_table *table = &tables[kind];
+    char *member = ret_row;
+
+    tr_assert(kind < MXSTORE_KINDS);
+    tr_assert(row < sql_unit_rows(unit, step));
+    for (uint32_t i = 0; i < table->count; i++) {
+        if (table->columns[i] == MXSTORE_INT) {
+            *(int64_t *)member = sql_row_int(unit, step, row, i);
+            member += sizeof(int64_t);
+        } else {
+            *(struct span *)member = sql_row_is_null(unit, step, row, i)
+                                         ? (struct span){ NULL, 0 }
+                                         : sql_row_bytes(unit, step, row, i);
+            member += sizeof(struct span);
+        }
+    }
+    tr_assert(member == (char *)ret_row + table->size);
+}
+
+/* ---- steps with a condition ------------------------------------------------------------------- */
+
+SQL_STATEMENT(advance_token,
+    "UPDATE mx_session SET next_batch = $2 WHERE COALESCE(next_batch, '') = COALESCE($1, '')");
+SQL_STATEMENT(note_index,
+    "INSERT INTO mx_index (session_id, message_index, event_id) VALUES ($1, $2, $3)"
+    " ON CONFLICT (session_id, message_index) DO UPDATE SET event_id = excluded.event_id"
+    " WHERE mx_index.event_id = excluded.event_id");
+SQL_STATEMENT(claim_outbox,
+    "UPDATE mx_outbox SET sending = 1, lease_until_ms = $3, attempts = attempts + 1"
+    " WHERE txn_id = $1 AND (sending = 0 OR (sending = 1 AND lease_until_ms <= $2))");
+SQL_STATEMENT(sent_outbox,
+    "UPDATE mx_outbox SET sending = 2, event_id = $2 WHERE txn_id = $1 AND sending = 1");
+SQL_STATEMENT(
+    clear_outdated, "UPDATE mx_user SET is_outdated = 0 WHERE user_id = $1 AND change = $2");
+SQL_STATEMENT(move_marker,
+    "UPDATE mx_room SET marker_event = $2, marker_ms = $3 WHERE room_id = $1 AND marker_ms <= $3");
+SQL_STATEMENT(lower_floor, "UPDATE mx_room SET floor_revision = floor_revision + 1,"
+                           " floor_ms = CASE WHEN floor_ms > $2 THEN $2 ELSE floor_ms END"
+                           " WHERE room_id = $1");
+SQL_STATEMENT(raise_floor,
+    "UPDATE mx_room SET floor_ms = $3 WHERE room_id = $1 AND floor_revision = $2"
+    " AND floor_ms <= $3");
+
+void mxstore_advance_token(struct sql_unit *unit, struct span from, struct span to)
+{
+    tr_assert(to.size > 0);
+    sql_unit_step(unit, &advance_token, 1);
+    add_bytes(unit, MXSTORE_TEXT, from);
+    sql_unit_text(unit, to);
+}
+
+void mxstore_note_index(
+    struct sql_unit *unit, struct span session_id, int64_t message_index, struct span event_id)
+{
+    sql_unit_step(unit, &note_index, 1);
+    sql_unit_text(unit, session_id);
+    sql_unit_int(unit, message_index);
+    sql_unit_text(unit, event_id);
+}
+
+void mxstore_claim_outbox(
+    struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms)
+{
+    tr_assert(lease_until_ms > now_ms);
+    sql_unit_step(unit, &claim_outbox, 1);
+    sql_unit_text(unit, txn_id);
+    sql_unit_int(unit, now_ms);
+    sql_unit_int(unit, lease_until_ms);
+}
+
+void mxstore_sent_outbox(struct sql_unit *unit, struct span txn_id, struct span event_id)
+{
+    sql_unit_step(unit, &sent_outbox, 1);
+    sql_unit_text(unit, txn_id);
+    sql_unit_text(unit, event_id);
+}
+
+void mxstore_clear_outdated(struct sql_unit *unit, struct span user_id, int64_t change)
+{
+    sql_unit_step(unit, &clear_outdated, SQL_ROWS_ANY);
+    sql_unit_text(unit, user_id);
+    sql_unit_int(unit, change);
+}
+
+void mxstore_move_marker(
+    struct sql_unit *unit, struct span room_id, struct span event_id, int64_t origin_ms)
+{
+    sql_unit_step(unit, &move_marker, 1);
+    sql_unit_text(unit, room_id);
+    sql_unit_text(unit, event_id);
+    sql_unit_int(unit, origin_ms);
+}
+
+void mxstore_lower_floor(struct sql_unit *unit, struct span room_id, int64_t origin_ms)
+{
+    sql_unit_step(unit, &lower_floor, 1);
+    sql_unit_text(unit, room_id);
+    sql_unit_int(unit, origin_ms);
+}
+
+void mxstore_raise_floor(
+    struct sql_unit *unit, struct span room_id, int64_t revision, int64_t origin_ms)
+{
+    sql_unit_step(unit, &raise_floor, 1);
+    sql_unit_text(unit, room_id);
+    sql_unit_int(unit, revision);
+    sql_unit_int(unit, origin_ms);
+}

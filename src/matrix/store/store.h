@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store.h: what a Matrix client keeps on disk, as rows and units of SQL. No I/O of its own: callers
+ * add steps to a unit and submit it (sql.h).
+ *
+ * 1. One unit per /sync answer: next_batch, ratchets, one-time keys and received events are stored
+ *    together, before the next request. The server deletes to-device messages once the new token is
+ *    used, so anything else would lose keys.
+ * 2. next_batch is the transport's cursor; a room's marker is the reader's. They are different
+ *    columns and move apart.
+ * 3. A ratchet is stored before its bytes leave; a transaction id before its first request.
+ * 4. Secrets (pickles, tokens) are sealed with the host's key, which is not in the database.
+ * 5. Encryption of a room is sticky: no statement takes it back. */
+#ifndef MATRIX_STORE_STORE_H
+#define MATRIX_STORE_STORE_H
+
+#include "sql/sql.h"
+
+enum { MXSTORE_MIGRATIONS = 1 };
+extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Each list has the columns of a table, in the order of its statements: FIRST, then NEXT for the
+ * others. It declares the struct, the names in SELECT and INSERT, and the table of columns. An
+ * absent text or blob, {NULL, 0}, is NULL. */
+
+enum mxstore_login { MXSTORE_LOGGED_IN, MXSTORE_SOFT_LOGGED_OUT, MXSTORE_LOGGED_OUT };
+/* The one session of a database. user_id and device_id never change: a store of another device
+ * would reuse its keys. */
+#define MXSTORE_SESSION(FIRST, NEXT)                                                               \
+    FIRST(TEXT, user_id)                                                                           \
+    NEXT(TEXT, device_id)                                                                          \
+    NEXT(TEXT, homeserver)                                                                         \
+    NEXT(INT, login)          /* enum mxstore_login */                                             \
+    NEXT(BLOB, access_token)  /* sealed */                                                         \
+    NEXT(BLOB, refresh_token) /* sealed */                                                         \
+    NEXT(INT, token_expires_ms)                                                                    \
+    NEXT(BLOB, account) /* a pickle */                                                             \
+    NEXT(TEXT, filter_id)                                                                          \
+    NEXT(INT, txn_next) /* the next transaction id of this device */                               \
+    NEXT(INT, fallback_rotated_ms)
+
+/* A user whose devices are tracked. A query clears is_outdated only if `change` is still the same:
+ * a newer change may arrive while it runs. */
+#define MXSTORE_USER(FIRST, NEXT)                                                                  \
+    FIRST(TEXT, user_id)                                                                           \
+    NEXT(INT, is_outdated)                                                                         \
+    NEXT(INT, change)
+
+enum mxstore_trust { MXSTORE_UNVERIFIED, MXSTORE_VERIFIED, MXSTORE_BLOCKED };
+/* The keys of a known device never change. */
+#define MXSTORE_DEVICE(FIRST, NEXT)                                                                \
+    FIRST(TEXT, user_id)                                                                           \
+    NEXT(TEXT, device_id)                                                                          \
+    NEXT(TEXT, identity_key)                                                                       \
+    NEXT(TEXT, signing_key)                                                                        \
+    NEXT(INT, trust) /* enum mxstore_trust */                                                      \
+    NEXT(INT, is_deleted)                                                                          \
+    NEXT(TEXT, body)       /* device_keys as signed */                                             \
+    NEXT(INT, unwedged_ms) /* the last attempt to replace its session */
+
+#define MXSTORE_OLM(FIRST, NEXT)                                                                   \
+    FIRST(TEXT, identity_key)                                                                      \
+    NEXT(TEXT, session_id)                                                                         \
+    NEXT(BLOB, pickle)                                                                             \
+    NEXT(INT, created_ms)                                                                          \
+    NEXT(INT, received_ms) /* the session received on last is the one to send on */
+
+#define MXSTORE_OUTBOUND(FIRST, NEXT)                                                              \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, session_id)                                                                         \
+    NEXT(BLOB, pickle)                                                                             \
+    NEXT(INT, created_ms)                                                                          \
+    NEXT(INT, message_count)
+
+/* A device that has a room's session, from which index on, or the code why it was withheld. */
+#define MXSTORE_SHARE(FIRST, NEXT)                                                                 \
+    FIRST(TEXT, session_id)                                                                        \
+    NEXT(TEXT, user_id)                                                                            \
+    NEXT(TEXT, device_id)                                                                          \
+    NEXT(TEXT, identity_key)                                                                       \
+    NEXT(INT, message_index)                                                                       \
+    NEXT(TEXT, withheld)
+
+enum mxstore_source { MXSTORE_FROM_OWNER, MXSTORE_FORWARDED, MXSTORE_IMPORTED };
+#define MXSTORE_INBOUND(FIRST, NEXT)                                                               \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, session_id)                                                                         \
+    NEXT(TEXT, sender_key)                                                                         \
+    NEXT(TEXT, signing_key)                                                                        \
+    NEXT(BLOB, pickle)                                                                             \
+    NEXT(INT, first_index)                                                                         \
+    NEXT(INT, source) /* enum mxstore_source */
+
+#define MXSTORE_ROOM(FIRST, NEXT)                                                                  \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, membership)                                                                         \
+    NEXT(INT, is_encrypted) /* never goes back to 0 */                                             \
+    NEXT(INT, rotation_ms)                                                                         \
+    NEXT(INT, rotation_messages)                                                                   \
+    NEXT(INT, is_sync_room)
+
+enum mxstore_status {
+    MXSTORE_HELD, /* ciphertext without its key; `reason` says why */
+    MXSTORE_ENQUEUED,
+    MXSTORE_LEASED,
+    MXSTORE_RETRYING,
+    MXSTORE_APPLIED,
+    MXSTORE_ABANDONED,
+};
+/* A received event. event_id is the only test for duplicates, whichever request brought it. */
+#define MXSTORE_EVENT(FIRST, NEXT)                                                                 \
+    FIRST(TEXT, event_id)                                                                          \
+    NEXT(INT, seq) /* the order in which events are applied; ascends */                            \
+    NEXT(TEXT, room_id)                                                                            \
+    NEXT(TEXT, sender)                                                                             \
+    NEXT(TEXT, type)                                                                               \
+    NEXT(INT, origin_ms)                                                                           \
+    NEXT(INT, status) /* enum mxstore_status */                                                    \
+    NEXT(INT, reason) /* 0, or an MX_E* code */                                                    \
+    NEXT(INT, lease_until_ms)                                                                      \
+    NEXT(INT, attempts)                                                                            \
+    NEXT(BLOB, body)
+
+enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_FAILED };
+/* An event to send. The encrypted body is stored with the ratchet, before the first request. */
+#define MXSTORE_OUTBOX(FIRST, NEXT)                                                                \
+    FIRST(TEXT, txn_id)                                                                            \
+    NEXT(INT, priority)                                                                            \
+    NEXT(INT, created_ms)                                                                          \
+    NEXT(TEXT, room_id)                                                                            \
+    NEXT(TEXT, type)                                                                               \
+    NEXT(BLOB, content)                                                                            \
+    NEXT(BLOB, body)                                                                               \
+    NEXT(INT, sending) /* enum mxstore_sending */                                                  \
+    NEXT(INT, lease_until_ms)                                                                      \
+    NEXT(INT, attempts)                                                                            \
+    NEXT(TEXT, event_id)                                                                           \
+    NEXT(TEXT, reason)
+
+/* A hole in a room's timeline, to be filled by /messages before the marker passes it. */
+#define MXSTORE_GAP(FIRST, NEXT)                                                                   \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, from_token)                                                                         \
+    NEXT(TEXT, until_token)                                                                        \
+    NEXT(INT, created_ms)
+
+/* A verification under way. After a restart it is cancelled. */
+#define MXSTORE_VERIFICATION(FIRST, NEXT)                                                          \
+    FIRST(TEXT, transaction_id)                                                                    \
+    NEXT(TEXT, user_id)                                                                            \
+    NEXT(TEXT, device_id)                                                                          \
+    NEXT(TEXT, step)                                                                               \
+    NEXT(INT, updated_ms)
+
+/* X(list, noun): all of the above. */
+#define MXSTORE_ROWS(X)                                                                            \
+    X(MXSTORE_SESSION, session)                                                                    \
+    X(MXSTORE_USER, user)                                                                          \
+    X(MXSTORE_DEVICE, device)                                                                      \
+    X(MXSTORE_OLM, olm)                                                                            \
+    X(MXSTORE_OUTBOUND, outbound)                                                                  \
+    X(MXSTORE_SHARE, share)                                                                        \
+    X(MXSTORE_INBOUND, inbound)                                                                    \
+    X(MXSTORE_ROOM, room)                                                                          \
+    X(MXSTORE_EVENT, event)                                                                        \
+    X(MXSTORE_OUTBOX, outbox)                                                                      \
+    X(MXSTORE_GAP, gap)                                                                            \
+    X(MXSTORE_VERIFICATION, verification)
+
+/* Cursors are read as rows, but stored only by the steps with a condition below: a row that is
+ * stored whole could take one back. */
+#define MXSTORE_TOKEN(FIRST, NEXT) FIRST(TEXT, next_batch)
+#define MXSTORE_CURSOR(FIRST, NEXT)                                                                \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, marker_event)                                                                       \
+    NEXT(INT, marker_ms)                                                                           \
+    NEXT(INT, floor_ms) /* MXSTORE_NO_FLOOR: no ciphertext waits */                                \
+    NEXT(INT, floor_revision)
+#define MXSTORE_NO_FLOOR INT64_MAX
+#define MXSTORE_VIEWS(X)                                                                           \
+    X(MXSTORE_TOKEN, token)                                                                        \
+    X(MXSTORE_CURSOR, cursor)
+
+/* clang-format off */
+#define MXSTORE__MEMBER_INT(name) int64_t name;
+#define MXSTORE__MEMBER_TEXT(name) struct span name;
+#define MXSTORE__MEMBER_BLOB(name) struct span name;
+#define MXSTORE__MEMBER(kind, name) MXSTORE__MEMBER_##kind(name)
+#define MXSTORE__STRUCT(list, noun) struct mxstore_##noun { list(MXSTORE__MEMBER, MXSTORE__MEMBER) };
+MXSTORE_ROWS(MXSTORE__STRUCT)
+MXSTORE_VIEWS(MXSTORE__STRUCT)
+#define MXSTORE__ENUM(list, noun) MXSTORE_IS_##noun,
+enum mxstore_kind { MXSTORE_ROWS(MXSTORE__ENUM) MXSTORE_VIEWS(MXSTORE__ENUM) MXSTORE_KINDS };
+/* clang-format on */
+
+/* Add the step that stores a row, a struct of this kind, whole: it inserts or replaces. The unit
+ * fails with SQL_EROWS for a session of another user or device, a device with other keys, and an
+ * outbound session that goes back. An event that is stored already stays as it is. */
+void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row);
+/* Add the step that reads the row with this key, or, of a key of two parts, all rows with its first
+ * part. For a session and its token the key is ignored. */
+void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key);
+/* Copy a row of a step that has ended. Spans point into the unit. */
+void mxstore_row(const struct sql_unit *unit, uint32_t step, uint32_t row, enum mxstore_kind kind,
+    void *ret_row);
+
+/* ---- steps with a condition ------------------------------------------------------------------- */
+
+/* Each fails its unit with SQL_EROWS if the condition does not hold. */
+
+/* Move next_batch on from the token that the request was made with; {NULL, 0} is none. */
+void mxstore_advance_token(struct sql_unit *unit, struct span from, struct span to);
+/* Note that a message index of a session belongs to this event. Fails for a replay: the index
+ * belongs to another event. */
+void mxstore_note_index(
+    struct sql_unit *unit, struct span session_id, int64_t message_index, struct span event_id);
+/* Claim an outbox row until `lease_until_ms`: it is pending, or its lease ended before now. */
+void mxstore_claim_outbox(
+    struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms);
+/* Note the answer to a claimed outbox row. */
+void mxstore_sent_outbox(struct sql_unit *unit, struct span txn_id, struct span event_id);
+/* Note that a query has answered, if no later change has arrived: no condition on the row count. */
+void mxstore_clear_outdated(struct sql_unit *unit, struct span user_id, int64_t change);
+
+/* A room's marker only moves forward. Its floor is the earliest ciphertext that waits for a key: it
+ * is lowered at any time, which counts a revision up, and raised only by a walk that saw the latest
+ * revision. */
+void mxstore_move_marker(
+    struct sql_unit *unit, struct span room_id, struct span event_id, int64_t origin_ms);
+void mxstore_lower_floor(struct sql_unit *unit, struct span room_id, int64_t origin_ms);
+void mxstore_raise_floor(
+    struct sql_unit *unit, struct span room_id, int64_t revision, int64_t origin_ms);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "../sql/place.h"
+#include "matrix/store/store.h"
+
+static void store_open(struct place *place)
+{
+    struct sql_options options;
+    int rc;
+
+    place_init_in_memory(place);
+    place_system(place);
+    options = (struct sql_options){
+        .url = place->url, .migrations = mxstore_migrations, .migration_count = MXSTORE_MIGRATIONS
+    };
+    rc = place_try_open(place, &options);
+    CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), place->why);
+}
+
+/* Run a unit and destroy it. */
+static int store_write(struct place *place, struct sql_unit *unit)
+{
+    int rc = sql_write_wait(place->sql, unit);
+
+    CHECK_MSG(rc == 0 || rc == SQL_EROWS, "%s: %s", sql_error_text(rc), sql_unit_why(unit));
+    sql_unit_destroy(unit);
+    return rc;
+}
+
+static int put(struct place *place, enum mxstore_kind kind, const void *row)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxstore_put(unit, kind, row);
+    return store_write(place, unit);
+}
+
+/* Read rows by their key; the caller destroys the unit, which has the bytes. */
+static struct sql_unit *get(struct place *place, enum mxstore_kind kind, const char *key)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int rc;
+
+    mxstore_get(unit, kind, span_of(key));
+    rc = sql_read_wait(place->sql, unit);
+    CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), sql_unit_why(unit));
+    return unit;
+}
+
+/* ---- every kind of row ----------------------------------------------------------------------- */
+
+static int64_t number;
+static char texts[32][16];
+
+static struct span next_text(void)
+{
+    char *text = texts[++number % 32];
+
+    (void)snprintf(text, sizeof texts[0], "t%d", (int)number);
+    return span_of(text);
+}
+
+#define FILL_INT(name) row.name = ++number;
+#define FILL_TEXT(name) row.name = next_text();
+#define FILL_BLOB(name) row.name = next_text();
+#define FILL(type, name) FILL_##type(name)
+#define SAME_INT(name) CHECK_EQ_INT(row.name, back.name);
+#define SAME_TEXT(name) CHECK(span_equal(row.name, back.name));
+#define SAME_BLOB(name) CHECK(span_equal(row.name, back.name));
+#define SAME(type, name) SAME_##type(name)
+#define KEY_FIRST(type, name) row.name
+#define KEY_NEXT(type, name)
+#define ROUND_TRIP(list, noun)                                                                     \
+    {                                                                                              \
+        struct mxstore_##noun row, back;                                                           \
+        struct sql_unit *unit;                                                                     \
+        char key[16];                                                                              \
+                                                                                                   \
+        list(FILL, FILL);                                                                          \
+        for (int i = 0; i < 2; i++) /* a second time it is there already */                        \
+            CHECK_EQ_INT(put(&place, MXSTORE_IS_##noun, &row), 0);                                 \
+        (void)snprintf(key, sizeof key, "%s", list(KEY_FIRST, KEY_NEXT).at);                       \
+        unit = get(&place, MXSTORE_IS_##noun, key);                                                \
+        CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);                                                   \
+        mxstore_row(unit, 0, 0, MXSTORE_IS_##noun, &back);                                         \
+        list(SAME, SAME);                                                                          \
+        sql_unit_destroy(unit);                                                                    \
+    }
+
+TEST(store, every_row_comes_back_as_it_was)
+{
+    struct place place;
+
+    store_open(&place);
+    MXSTORE_ROWS(ROUND_TRIP)
+    place_finish(&place);
+}
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static struct mxstore_session session_of(struct span device)
+{
+    return (struct mxstore_session){
+        .user_id = SPAN("@ada:x"),
+        .device_id = device,
+        .homeserver = SPAN("https://x"),
+        .account = SPAN("pickle"),
+    };
+}
+
+TEST(store, the_session_of_another_device_is_refused)
+{
+    struct mxstore_session ours = session_of(SPAN("A")), other = session_of(SPAN("B"));
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &ours), 0);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &other), SQL_EROWS);
+    ours.login = MXSTORE_SOFT_LOGGED_OUT;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &ours), 0);
+    place_finish(&place);
+}
+
+TEST(store, changed_keys_of_a_known_device_are_refused)
+{
+    struct mxstore_device device = { .user_id = SPAN("@bob:x"),
+        .device_id = SPAN("B"),
+        .identity_key = SPAN("curve"),
+        .signing_key = SPAN("ed"),
+        .body = SPAN("{}") };
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), 0);
+    device.trust = MXSTORE_VERIFIED;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), 0);
+    device.identity_key = SPAN("other");
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), SQL_EROWS);
+    device.identity_key = SPAN("curve");
+    device.signing_key = SPAN("other");
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), SQL_EROWS);
+    place_finish(&place);
+}
+
+TEST(store, an_outbound_session_never_goes_back)
+{
+    struct mxstore_outbound row = {
+        .room_id = SPAN("!r:x"), .session_id = SPAN("S"), .pickle = SPAN("p"), .message_count = 7
+    };
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_outbound, &row), 0);
+    row.message_count = 6;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_outbound, &row), SQL_EROWS);
+    row.message_count = 8;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_outbound, &row), 0);
+    row.session_id = SPAN("T"); /* rotated */
+    row.message_count = 0;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_outbound, &row), 0);
+    place_finish(&place);
+}
+
+TEST(store, encryption_of_a_room_is_sticky)
+{
+    struct mxstore_room room = { .room_id = SPAN("!r:x"), .membership = SPAN("join") }, back;
+    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
+    room.is_encrypted = 1;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
+    room.is_encrypted = 0;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
+    unit = get(&place, MXSTORE_IS_room, "!r:x");
+    mxstore_row(unit, 0, 0, MXSTORE_IS_room, &back);
+    CHECK_EQ_INT(back.is_encrypted, 1);
+    sql_unit_destroy(unit);
+    place_finish(&place);
+}
+
+static struct mxstore_event event_of(struct span id, int64_t seq)
+{
+    return (struct mxstore_event){ .event_id = id,
+        .seq = seq,
+        .room_id = SPAN("!r:x"),
+        .sender = SPAN("@bob:x"),
+        .type = SPAN("m.room.message"),
+        .status = MXSTORE_ENQUEUED,
+        .body = SPAN("{}") };
+}
+
+/* The rule of one unit: if a part of a sync answer cannot be stored, its token is not either. */
+TEST(store, a_sync_answer_is_stored_whole_or_not_at_all)
+{
+    struct mxstore_session session = session_of(SPAN("A"));
+    struct mxstore_token back;
+    struct mxstore_event event = event_of(SPAN("$1"), 1);
+    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &session), 0);
+    unit = sql_unit_create(0);
+    mxstore_advance_token(unit, (struct span){ NULL, 0 }, SPAN("s1"));
+    mxstore_note_index(unit, SPAN("S"), 0, SPAN("$1"));
+    mxstore_put(unit, MXSTORE_IS_event, &event);
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    unit = sql_unit_create(0); /* the same answer again: the token has moved */
+    mxstore_put(unit, MXSTORE_IS_event, &event);
+    mxstore_advance_token(unit, (struct span){ NULL, 0 }, SPAN("s1"));
+    CHECK_EQ_INT(store_write(&place, unit), SQL_EROWS);
+    unit = sql_unit_create(0); /* a replay: index 0 belongs to another event */
+    event = event_of(SPAN("$2"), 2);
+    mxstore_advance_token(unit, SPAN("s1"), SPAN("s2"));
+    mxstore_put(unit, MXSTORE_IS_event, &event);
+    mxstore_note_index(unit, SPAN("S"), 0, SPAN("$2"));
+    CHECK_EQ_INT(store_write(&place, unit), SQL_EROWS);
+    unit = get(&place, MXSTORE_IS_event, "$2");
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 0);
+    sql_unit_destroy(unit);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &session), 0); /* takes no token back */
+    unit = get(&place, MXSTORE_IS_token, "");
+    mxstore_row(unit, 0, 0, MXSTORE_IS_token, &back);
+    CHECK(span_is(back.next_batch, "s1"));
+    sql_unit_destroy(unit);
+    place_finish(&place);
+}
+
+TEST(store, an_event_is_stored_once)
+{
+    struct mxstore_event event = event_of(SPAN("$1"), 1), again = event_of(SPAN("$1"), 2), back;
+    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_event, &event), 0);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_event, &again), 0);
+    unit = get(&place, MXSTORE_IS_event, "$1");
+    mxstore_row(unit, 0, 0, MXSTORE_IS_event, &back);
+    CHECK_EQ_INT(back.seq, 1);
+    sql_unit_destroy(unit);
+    place_finish(&place);
+}
+
+static int claim(struct place *place, int64_t now_ms)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxstore_claim_outbox(unit, SPAN("m1"), now_ms, now_ms + 60);
+    return store_write(place, unit);
+}
+
+static int sent(struct place *place)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxstore_sent_outbox(unit, SPAN("m1"), SPAN("$1"));
+    return store_write(place, unit);
+}
+
+TEST(store, an_outbox_row_has_one_sender_at_a_time)
+{
+    struct mxstore_outbox row = { .txn_id = SPAN("m1"),
+        .room_id = SPAN("!r:x"),
+        .type = SPAN("m.room.message"),
+        .content = SPAN("{}") };
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_outbox, &row), 0);
+    CHECK_EQ_INT(sent(&place), SQL_EROWS); /* not claimed */
+    CHECK_EQ_INT(claim(&place, 100), 0);
+    CHECK_EQ_INT(claim(&place, 159), SQL_EROWS);
+    CHECK_EQ_INT(claim(&place, 160), 0); /* the lease ended: its sender is gone */
+    CHECK_EQ_INT(sent(&place), 0);
+    CHECK_EQ_INT(claim(&place, 1000), SQL_EROWS);
+    place_finish(&place);
+}
+
+static int move(struct place *place, int64_t origin_ms)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxstore_move_marker(unit, SPAN("!r:x"), SPAN("$1"), origin_ms);
+    return store_write(place, unit);
+}
+
+static int floor_step(struct place *place, int64_t revision, int64_t origin_ms)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    if (revision < 0)
+        mxstore_lower_floor(unit, SPAN("!r:x"), origin_ms);
+    else
+        mxstore_raise_floor(unit, SPAN("!r:x"), revision, origin_ms);
+    return store_write(place, unit);
+}
+
+TEST(store, the_marker_and_the_floor_move_by_their_rules)
+{
+    struct mxstore_room room = { .room_id = SPAN("!r:x"), .membership = SPAN("join") };
+    struct mxstore_cursor cursor;
+    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
+    CHECK_EQ_INT(move(&place, 20), 0);
+    CHECK_EQ_INT(move(&place, 19), SQL_EROWS);
+    CHECK_EQ_INT(move(&place, 21), 0);
+    CHECK_EQ_INT(floor_step(&place, -1, 10), 0); /* revision 1 */
+    CHECK_EQ_INT(floor_step(&place, -1, 15), 0); /* revision 2; the floor stays at 10 */
+    CHECK_EQ_INT(floor_step(&place, 1, 30), SQL_EROWS);
+    CHECK_EQ_INT(floor_step(&place, 2, 5), SQL_EROWS);
+    CHECK_EQ_INT(floor_step(&place, 2, 30), 0);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
+    unit = get(&place, MXSTORE_IS_cursor, "!r:x");
+    mxstore_row(unit, 0, 0, MXSTORE_IS_cursor, &cursor);
+    CHECK_EQ_INT(cursor.marker_ms, 21);
+    CHECK_EQ_INT(cursor.floor_ms, 30);
+    CHECK_EQ_INT(cursor.floor_revision, 2);
+    sql_unit_destroy(unit);
+    CHECK_EQ_INT(floor_step(&place, 2, MXSTORE_NO_FLOOR), 0);
+    place_finish(&place);
+}

@@ -140,28 +140,6 @@ int64_t call_changed(const struct call_run *run, uint32_t step)
     return changed;
 }
 
-static bool is_number(enum field_type type)
-{
-    return type == FIELD_INT || type == FIELD_BOOL || type == FIELD_TIME_MS ||
-           type == FIELD_TIME_S || type == FIELD_CHOICE || type == FIELD_NAMED;
-}
-
-static struct field_value value_of_cell(
-    const struct call_run *run, const struct field *field, uint32_t step, uint32_t row)
-{
-    struct field_value value = { 0 };
-
-    if (step == NO_STEP || row >= sql_unit_rows(run->unit, step) ||
-        sql_row_is_null(run->unit, step, row, field->at))
-        return value;
-    value.is_there = true;
-    if (is_number(field->type))
-        value.number = sql_row_int(run->unit, step, row, field->at);
-    else
-        value.bytes = sql_row_bytes(run->unit, step, row, field->at);
-    return value;
-}
-
 /* Find the repetition that a row of a FROM_ALL list is in. Rows are asked for in order, so this
  * goes on from the last one. */
 static void seek_row(struct call_run *run, const struct field *list, uint32_t row)
@@ -188,14 +166,14 @@ static struct field_value value_of_column(
     const struct field *list = source->list;
 
     if (list == NULL)
-        return value_of_cell(run, field, call_step(run, field->step), 0);
+        return field_of_cell(run->unit, field, call_step(run, field->step), 0);
     if (list->from == FROM_EACH)
-        return value_of_cell(run, field, call_step(run, list->step) + source->row, 0);
+        return field_of_cell(run->unit, field, call_step(run, list->step) + source->row, 0);
     if (list->from != FROM_ALL)
-        return value_of_cell(run, field, call_step(run, list->step), source->row);
+        return field_of_cell(run->unit, field, call_step(run, list->step), source->row);
     seek_row(run, list, source->row);
-    return value_of_cell(
-        run, field, call_step(run, list->step) + run->seek.repeat, run->seek.repeat_row);
+    return field_of_cell(
+        run->unit, field, call_step(run, list->step) + run->seek.repeat, run->seek.repeat_row);
 }
 
 static struct span item_of(
@@ -222,13 +200,13 @@ static struct field_value call_get(const struct field_source *source, const stru
     case FROM_COLUMN:
         return value_of_column(run, source, field);
     case FROM_LAST_ROW:
-        return value_of_cell(
-            run, field, call_step(run, field->step), call_rows(run, field->step) - 1);
+        return field_of_cell(
+            run->unit, field, call_step(run, field->step), call_rows(run, field->step) - 1);
     case FROM_PARAM:
         value.number = param->number;
         value.bytes = param->text;
-        value.is_there = is_number(field->type) ? !field->is_optional || param->is_given
-                                                : param->text.at != NULL;
+        value.is_there = field_is_number(field->type) ? !field->is_optional || param->is_given
+                                                      : param->text.at != NULL;
         break;
     case FROM_ITEM:
         value.bytes = item_of(run, source, param);

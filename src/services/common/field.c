@@ -216,3 +216,47 @@ void field_put_cbor(
 {
     put_fields(&(struct field_out){ .cbor = writer }, fields, source);
 }
+
+/* ---- rows of a unit --------------------------------------------------------------------------- */
+
+bool field_is_number(enum field_type type)
+{
+    return type == FIELD_INT || type == FIELD_BOOL || type == FIELD_TIME_MS ||
+           type == FIELD_TIME_S || type == FIELD_CHOICE || type == FIELD_NAMED;
+}
+
+struct field_value field_of_cell(
+    const struct sql_unit *unit, const struct field *field, uint32_t step, uint32_t row)
+{
+    struct field_value value = { 0 };
+
+    if (unit == NULL || row >= sql_unit_rows(unit, step) ||
+        sql_row_is_null(unit, step, row, field->at))
+        return value;
+    value.is_there = true;
+    if (field_is_number(field->type))
+        value.number = sql_row_int(unit, step, row, field->at);
+    else
+        value.bytes = sql_row_bytes(unit, step, row, field->at);
+    return value;
+}
+
+static struct field_value row_get(const struct field_source *source, const struct field *field)
+{
+    return field_of_cell(source->data, field, source->list->step, source->row);
+}
+
+static uint32_t row_count(const struct field_source *source, const struct field *list)
+{
+    return sql_unit_rows(source->data, list->step);
+}
+
+void field_put_rows(
+    struct json_writer *writer, const struct field *list, const struct sql_unit *unit)
+{
+    const struct field lists[] = { *list, FIELD_LAST };
+
+    field_put_json(writer, lists,
+        &(struct field_source){
+            .get = row_get, .count = row_count, .data = (void *)(uintptr_t)unit });
+}

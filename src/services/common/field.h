@@ -16,6 +16,7 @@
 
 #include "json/cbor.h"
 #include "json/json_write.h"
+#include "sql/sql.h"
 
 enum field_type {
     FIELD_END,  /* the last entry of a table */
@@ -79,5 +80,14 @@ void field_put_json(
     struct json_writer *writer, const struct field *fields, const struct field_source *source);
 void field_put_cbor(
     struct cbor_writer *writer, const struct field *fields, const struct field_source *source);
+
+/* True if a value of the type is a number and not bytes. */
+bool field_is_number(enum field_type type);
+/* The value of a column; absent if it is NULL, or if there is no such row, step or unit. */
+struct field_value field_of_cell(
+    const struct sql_unit *unit, const struct field *field, uint32_t step, uint32_t row);
+/* Write the list of the rows of a unit's step. */
+void field_put_rows(
+    struct json_writer *writer, const struct field *list, const struct sql_unit *unit);
 
 #endif

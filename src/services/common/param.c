@@ -515,3 +515,13 @@ bool param_reader_refuse(struct param_reader *reader)
         http_respond_error(reader->request, 400, "InvalidRequest", reader->expect.message);
     return true;
 }
+
+bool param_read_rest_query(struct http_request *request, const struct param *params,
+    struct param_value ret_values[PARAMS_MAX])
+{
+    struct param_reader reader = { .request = request, .is_rest = true };
+
+    memset(ret_values, 0, PARAMS_MAX * sizeof *ret_values);
+    param_read_query(&reader, params, ret_values);
+    return !param_reader_refuse(&reader);
+}

@@ -49,6 +49,7 @@ struct param {
     bool (*is_valid)(struct span text); /* of a TEXT; NULL: every text of that length is valid */
     const char *rule; /* completes "<name> ..." of a text that is not, or of no number in a query */
 };
+#define PARAM_NUMBER_RULE "must be a number"
 /* clang-format off */
 #define PARAM_LAST { .type = PARAM_END }
 #define PARAMS(...) ((const struct param[]){ __VA_ARGS__, PARAM_LAST })
@@ -102,6 +103,9 @@ void param_read_text(struct param_reader *reader, struct span text, const char *
 void param_read_members(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
 void param_reader_fini(struct param_reader *reader);
+/* Read the query in the manner of the REST services. Returns false after answering 400 or 503. */
+bool param_read_rest_query(struct http_request *request, const struct param *params,
+    struct param_value ret_values[PARAMS_MAX]);
 /* Answer 400 InvalidRequest or 503 if anything was wrong, and free the document. True: it was. */
 bool param_reader_refuse(struct param_reader *reader);
 

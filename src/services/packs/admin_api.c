@@ -3,26 +3,27 @@
  * downloads, which can be cancelled here. Edits of the catalogue are in the *_store.c files. */
 #include <string.h>
 
-#include "services/common/rest.h"
+#include "services/common/param.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_json.h"
 #include "services/packs/transfer.h"
 
 enum { PAGE_LIMIT, PAGE_AFTER };
-static const struct rest_param page_params[] = {
-    [PAGE_LIMIT] = { "limit", REST_INT, .min = 1, .max = 1000, .fallback = 100 },
-    [PAGE_AFTER] = { "after", REST_TEXT, .min = 0 },
-    REST_PARAMS_END,
+static const struct param page_params[] = {
+    [PAGE_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 1000, .fallback = 100,
+        .rule = PARAM_NUMBER_RULE },
+    [PAGE_AFTER] = { "after", PARAM_TEXT, .min = 0 },
+    PARAM_LAST,
 };
 
 bool put_packs(struct packs_read *read)
 {
     const struct packs_view *view = read->view;
-    struct rest_value page[REST_PARAMS_MAX];
+    struct param_value page[PARAMS_MAX];
     const struct pack *last = NULL;
     uint32_t i = 0;
 
-    if (!rest_read_query(read->request, page_params, page))
+    if (!param_read_rest_query(read->request, page_params, page))
         return false;
     while (i < view->pack_count && page[PAGE_AFTER].text.at != NULL &&
            strcmp(view->packs[i].name, page[PAGE_AFTER].text.at) <= 0)
@@ -118,21 +119,21 @@ static void on_transfers(struct http_request *request, const struct tr_event *ev
     if (count == TRANSFER_LIST_MAX)
         json_put_int(&writer, "next", (int64_t)infos[count - 1].id);
     json_put_end(&writer);
-    rest_respond(request, &body);
+    http_respond_buffer(request, 200, "application/json", &body);
 }
 
-static const struct rest_param transfer_params[] = {
-    { "after", REST_INT, .max = INT64_MAX },
-    REST_PARAMS_END,
+static const struct param transfer_params[] = {
+    { "after", PARAM_INT, .max = INT64_MAX, .rule = PARAM_NUMBER_RULE },
+    PARAM_LAST,
 };
 
 void api_list_transfers(struct http_request *request)
 {
     const struct packs_request *asked = packs_request_start(request);
     struct transfer_message message = { .kind = TRANSFER_LIST };
-    struct rest_value after[REST_PARAMS_MAX];
+    struct param_value after[PARAMS_MAX];
 
-    if (asked == NULL || !rest_read_query(request, transfer_params, after))
+    if (asked == NULL || !param_read_rest_query(request, transfer_params, after))
         return;
     message.id = (uint64_t)after[0].number;
     if (http_ask(request, transfers_sender(asked->packs->transfers), &message, sizeof message,

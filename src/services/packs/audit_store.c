@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* audit_store.c: the audit log of the catalogue. The unit that makes an edit also writes its row, so
  * the row exists exactly if the edit does. */
+#include "services/common/field.h"
 #include "services/packs/api.h"
 #include "services/packs/catalogue_private.h"
 
@@ -28,22 +29,19 @@ void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct pac
 /* ---- the list ------------------------------------------------------------------------------- */
 
 enum { AUDIT_BEFORE, AUDIT_LIMIT, AUDIT_PACK };
-static const struct rest_param list_params[] = {
-    [AUDIT_BEFORE] = { "before", REST_INT, .min = 1, .max = INT64_MAX, .fallback = INT64_MAX },
-    [AUDIT_LIMIT] = { "limit", REST_INT, .min = 1, .max = 1000, .fallback = 100 },
-    [AUDIT_PACK] = { "pack", REST_TEXT, .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
-    REST_PARAMS_END,
+static const struct param list_params[] = {
+    [AUDIT_BEFORE] = { "before", PARAM_INT, .min = 1, .max = INT64_MAX, .fallback = INT64_MAX,
+        .rule = PARAM_NUMBER_RULE },
+    [AUDIT_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 1000, .fallback = 100,
+        .rule = PARAM_NUMBER_RULE },
+    [AUDIT_PACK] = { "pack", PARAM_TEXT, .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
+    PARAM_LAST,
 };
-static const struct rest_column list_columns[] = {
-    { "id", COLUMN_INT, .at = 0 },
-    { "actor", COLUMN_TEXT, .at = 1 },
-    { "action", COLUMN_TEXT, .at = 2 },
-    { "pack", COLUMN_TEXT, .at = 3 },
-    { "version", COLUMN_TEXT, .at = 4 },
-    { "release", COLUMN_TEXT, .at = 5 },
-    { "created_ms", COLUMN_INT, .at = 6 },
-    REST_COLUMNS_END,
-};
+static const struct field list_entries = { "entries", FIELD_LIST,
+    .fields = FIELDS({ "id", FIELD_INT, .at = 0 }, { "actor", FIELD_TEXT, .at = 1 },
+        { "action", FIELD_TEXT, .at = 2 }, { "pack", FIELD_TEXT, .at = 3 },
+        { "version", FIELD_TEXT, .at = 4 }, { "release", FIELD_TEXT, .at = 5 },
+        { "created_ms", FIELD_INT, .at = 6 }) };
 
 static void plan_list(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
@@ -63,7 +61,7 @@ static void answer_list(const struct edit *edit, const struct packs_view *view,
 
     (void)view;
     json_put_object(writer, NULL);
-    rest_put_rows(writer, "entries", unit, 0, list_columns);
+    field_put_rows(writer, &list_entries, unit);
     if (count == edit->values[AUDIT_LIMIT].number)
         json_put_int(writer, "before", sql_row_int(unit, 0, count - 1, 0));
     json_put_end(writer);

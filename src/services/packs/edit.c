@@ -90,12 +90,12 @@ static int copy_texts(struct edit *edit)
     char *to;
 
     tr_assert(edit->texts == NULL);
-    for (size_t i = 0; i < REST_PARAMS_MAX; i++)
+    for (size_t i = 0; i < PARAMS_MAX; i++)
         size += edit->values[i].text.size;
     edit->texts = to = base_alloc(size);
     if (to == NULL)
         return TR_ENOMEM;
-    for (size_t i = 0; i < REST_PARAMS_MAX; i++) {
+    for (size_t i = 0; i < PARAMS_MAX; i++) {
         struct span *text = &edit->values[i].text;
 
         if (text->at == NULL)
@@ -107,39 +107,29 @@ static int copy_texts(struct edit *edit)
     return 0;
 }
 
-static bool read_body(struct http_request *request, struct edit *edit)
-{
-    struct json_expect expect;
-    struct json_doc doc;
-    int rc = 0;
-
-    if (!rest_read_body(request, &doc, &expect))
-        return false;
-    rest_read_members(&expect, edit->kind->params, edit->values);
-    if (!expect.failed && edit->kind->read != NULL)
-        rc = edit->kind->read(edit, &expect);
-    if (!expect.failed && rc == 0)
-        rc = copy_texts(edit);
-    if (rc < 0)
-        http_respond_shed(request, 503, 1, "memory");
-    else if (expect.failed)
-        http_respond_error(request, 400, "InvalidRequest", expect.message);
-    json_doc_free(&doc);
-    return !expect.failed && rc == 0;
-}
-
 static bool read_params(struct http_request *request, struct edit *edit)
 {
-    if (edit->kind->params == NULL)
+    struct param_reader reader = { .request = request, .is_rest = true };
+    const struct edit_kind *kind = edit->kind;
+    int rc = 0;
+
+    if (kind->params == NULL)
         return true;
-    if (http_method(request) != HTTP_GET)
-        return read_body(request, edit);
-    if (!rest_read_query(request, edit->kind->params, edit->values))
+    if (http_method(request) == HTTP_GET)
+        param_read_query(&reader, kind->params, edit->values);
+    else
+        param_read_body(&reader, kind->params, edit->values);
+    if (param_reader_refuse(&reader))
         return false;
-    if (copy_texts(edit) == 0)
-        return true;
-    http_respond_shed(request, 503, 1, "memory");
-    return false;
+    if (kind->read != NULL)
+        rc = kind->read(edit, &reader.expect);
+    if (!reader.expect.failed && rc == 0)
+        rc = copy_texts(edit);
+    reader.is_out_of_memory = rc < 0;
+    if (param_reader_refuse(&reader))
+        return false;
+    param_reader_fini(&reader);
+    return true;
 }
 
 /* ---- the call ------------------------------------------------------------------------------- */

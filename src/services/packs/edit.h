@@ -8,7 +8,7 @@
 #ifndef SERVICES_PACKS_EDIT_H
 #define SERVICES_PACKS_EDIT_H
 
-#include "services/common/rest.h"
+#include "services/common/param.h"
 #include "services/common/step.h"
 #include "services/packs/packs_request.h"
 
@@ -21,9 +21,9 @@ enum edit_flags {
 
 /* The kind of an edit; one const table each. */
 struct edit_kind {
-    const char *action;              /* in the audit log; NULL: no row */
-    unsigned status;                 /* of an edit that wrote something; 0 is 200 */
-    const struct rest_param *params; /* of the body, or of a GET's query; NULL: none */
+    const char *action;         /* in the audit log; NULL: no row */
+    unsigned status;            /* of an edit that wrote something; 0 is 200 */
+    const struct param *params; /* of the body, or of a GET's query; NULL: none */
     /* Check what the table cannot say, and keep what the plan needs. Returns 0 or TR_ENOMEM. May be
      * NULL. */
     int (*read)(struct edit *edit, struct json_expect *expect);
@@ -47,11 +47,11 @@ struct edit {
     char pack[PACK_NAME_MAX + 1]; /* "": none; the same for the next two */
     char version[PACK_VERSION_MAX + 1];
     char release[RELEASE_ID_SIZE + 1];
-    struct rest_value values[REST_PARAMS_MAX]; /* of the kind's params; texts point into `texts` */
-    char *texts;                               /* owned */
-    void *data;                                /* the kind's own; freed with base_free */
-    int64_t now_ms;                            /* when it is planned */
-    int64_t invalidated; /* id of a version that is no longer served; 0: none */
+    struct param_value values[PARAMS_MAX]; /* of the kind's params; texts point into `texts` */
+    char *texts;                           /* owned */
+    void *data;                            /* the kind's own; freed with base_free */
+    int64_t now_ms;                        /* when it is planned */
+    int64_t invalidated;                   /* id of a version that is no longer served; 0: none */
 
     /* the result */
     unsigned status;   /* of HTTP; 0: none yet; 504: the edit may be stored */

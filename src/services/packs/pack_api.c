@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_api.c: the calls that everybody may make about packs and releases. The view answers all of
  * them, without a message to an actor. */
-#include "services/common/rest.h"
+#include "services/common/param.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_json.h"
 #include "services/packs/pack_manifest.h"
@@ -39,12 +39,14 @@ bool put_ready(struct packs_read *read)
 
 /* ---- packs ---------------------------------------------------------------------------------- */
 
+static const char *const include_choices[] = { "true", "false", NULL };
 enum { FILTER_KIND, FILTER_LANGUAGE, FILTER_ALL_VERSIONS };
-static const struct rest_param filter_params[] = {
-    [FILTER_KIND] = { "type", REST_TEXT, .min = 0 },
-    [FILTER_LANGUAGE] = { "language", REST_TEXT, .min = 0 },
-    [FILTER_ALL_VERSIONS] = { "include_all_versions", REST_BOOL, .min = 0 },
-    REST_PARAMS_END,
+static const struct param filter_params[] = {
+    [FILTER_KIND] = { "type", PARAM_TEXT, .min = 0 },
+    [FILTER_LANGUAGE] = { "language", PARAM_TEXT, .min = 0 },
+    [FILTER_ALL_VERSIONS] = { "include_all_versions", PARAM_CHOICE, .fallback = 1,
+        .choices = include_choices },
+    PARAM_LAST,
 };
 
 static bool is_or_any(struct span wanted, const char *text)
@@ -66,9 +68,9 @@ static void put_versions(struct json_writer *writer, const struct pack *pack)
 
 bool put_available(struct packs_read *read)
 {
-    struct rest_value filter[REST_PARAMS_MAX];
+    struct param_value filter[PARAMS_MAX];
 
-    if (!rest_read_query(read->request, filter_params, filter))
+    if (!param_read_rest_query(read->request, filter_params, filter))
         return false;
     json_put_array(&read->writer, "packs");
     for (uint32_t i = 0; i < read->view->pack_count; i++) {
@@ -77,7 +79,7 @@ bool put_available(struct packs_read *read)
         if (!is_offered(pack) || !is_or_any(filter[FILTER_KIND].text, pack->kind) ||
             !is_or_any(filter[FILTER_LANGUAGE].text, pack->language))
             continue;
-        if (filter[FILTER_ALL_VERSIONS].number != 0)
+        if (filter[FILTER_ALL_VERSIONS].number == 0)
             put_versions(&read->writer, pack);
         else
             put_offer(&read->writer, pack->active);
@@ -139,19 +141,19 @@ bool put_keys_of_pack(struct packs_read *read)
 /* ---- updates -------------------------------------------------------------------------------- */
 
 enum { INSTALLED_NAME, INSTALLED_VERSION };
-static const struct rest_param installed_params[] = {
-    [INSTALLED_NAME] = { "package_id", REST_TEXT, REST_REQUIRED, 1, .max = 255 },
-    [INSTALLED_VERSION] = { "version", REST_TEXT, REST_REQUIRED, 1, .max = 128 },
-    REST_PARAMS_END,
+static const struct param installed_params[] = {
+    [INSTALLED_NAME] = { "package_id", PARAM_TEXT, PARAM_REQUIRED, 1, .max = 255 },
+    [INSTALLED_VERSION] = { "version", PARAM_TEXT, PARAM_REQUIRED, 1, .max = 128 },
+    PARAM_LAST,
 };
 
-static void put_update(struct packs_read *read, struct json_expect *item)
+static void put_update(struct packs_read *read, struct param_reader *item)
 {
-    struct rest_value values[REST_PARAMS_MAX];
+    struct param_value values[PARAMS_MAX] = { 0 };
     const struct pack *pack;
 
-    rest_read_members(item, installed_params, values);
-    pack = item->failed ? NULL : catalogue_pack(read->view, values[INSTALLED_NAME].text);
+    param_read_members(item, installed_params, values);
+    pack = item->expect.failed ? NULL : catalogue_pack(read->view, values[INSTALLED_NAME].text);
     if (pack == NULL || pack->active == NULL ||
         pack_version_compare(span_of(pack->active->version), values[INSTALLED_VERSION].text) <= 0)
         return;
@@ -163,25 +165,29 @@ static void put_update(struct packs_read *read, struct json_expect *item)
 
 bool put_updates(struct packs_read *read)
 {
-    struct json_doc doc;
-    struct json_expect expect;
+    static const struct param params[] = {
+        { "installed", PARAM_JSON, PARAM_REQUIRED, .max = INSTALLED_MAX }, PARAM_LAST
+    };
+    struct param_reader reader = { .request = read->request, .is_rest = true };
+    struct param_value installed = { 0 };
     size_t index = 0;
 
-    if (!rest_read_body(read->request, &doc, &expect))
+    param_read_body(&reader, params, &installed);
+    if (param_reader_refuse(&reader))
         return false;
     json_put_array(&read->writer, "updates");
-    for (struct json_iter it =
-             json_iterate(json_need_array(&expect, "installed", 0, INSTALLED_MAX));
-         json_next(&it); index++) {
-        struct json_expect item = json_expect_item(&expect, "installed", index, it.value);
+    for (struct json_iter it = json_iterate(installed.json); json_next(&it); index++) {
+        struct param_reader item = { .request = read->request,
+            .is_rest = true,
+            .expect = json_expect_item(&reader.expect, "installed", index, it.value) };
 
         put_update(read, &item);
     }
     json_put_end(&read->writer);
-    json_doc_free(&doc);
-    if (expect.failed)
-        http_respond_error(read->request, 400, "InvalidRequest", expect.message);
-    return !expect.failed;
+    if (param_reader_refuse(&reader))
+        return false;
+    param_reader_fini(&reader);
+    return true;
 }
 
 /* ---- releases ------------------------------------------------------------------------------- */

@@ -21,17 +21,17 @@ SQL_STATEMENT(insert_key,
 enum { KIND, LANGUAGE, TITLE, DESCRIPTION, NAME };
 /* clang-format off */
 #define DESCRIPTION_PARAMS \
-    [KIND] = { "package_type", REST_TEXT, .min = 1, .max = KIND_MAX }, \
-    [LANGUAGE] = { "language_code", REST_TEXT, .min = 2, .max = LANGUAGE_MAX }, \
-    [TITLE] = { "name", REST_TEXT, .min = 1, .max = TITLE_MAX }, \
-    [DESCRIPTION] = { "description", REST_TEXT, .max = DESCRIPTION_MAX }
+    [KIND] = { "package_type", PARAM_TEXT, .min = 1, .max = KIND_MAX }, \
+    [LANGUAGE] = { "language_code", PARAM_TEXT, .min = 2, .max = LANGUAGE_MAX }, \
+    [TITLE] = { "name", PARAM_TEXT, .min = 1, .max = TITLE_MAX }, \
+    [DESCRIPTION] = { "description", PARAM_TEXT, .max = DESCRIPTION_MAX }
 /* clang-format on */
-static const struct rest_param describe_params[] = { DESCRIPTION_PARAMS, REST_PARAMS_END };
-static const struct rest_param register_params[] = {
+static const struct param describe_params[] = { DESCRIPTION_PARAMS, PARAM_LAST };
+static const struct param register_params[] = {
     DESCRIPTION_PARAMS,
-    [NAME] = { "package_id", REST_TEXT, REST_REQUIRED, 1, PACK_NAME_MAX,
+    [NAME] = { "package_id", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_NAME_MAX,
         .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
-    REST_PARAMS_END,
+    PARAM_LAST,
 };
 
 static int read_register(struct edit *edit, struct json_expect *expect)
@@ -86,11 +86,11 @@ const struct edit_kind describe_pack_edit = { .action = "change_pack",
 /* ---- keys ----------------------------------------------------------------------------------- */
 
 enum { STATEMENT, SIGNATURE };
-static const struct rest_param key_params[] = {
-    [STATEMENT] = { "statement", REST_TEXT, REST_REQUIRED, 1, .max = MANIFEST_BYTES_MAX },
-    [SIGNATURE] = { "signature", REST_TEXT, REST_REQUIRED, MANIFEST_SIGNATURE_CHARS,
+static const struct param key_params[] = {
+    [STATEMENT] = { "statement", PARAM_TEXT, PARAM_REQUIRED, 1, .max = MANIFEST_BYTES_MAX },
+    [SIGNATURE] = { "signature", PARAM_TEXT, PARAM_REQUIRED, MANIFEST_SIGNATURE_CHARS,
         .max = MANIFEST_SIGNATURE_CHARS },
-    REST_PARAMS_END,
+    PARAM_LAST,
 };
 
 static const struct {

@@ -2,7 +2,8 @@
 #include "services/packs/packs_request.h"
 
 #include "base/assert.h"
-#include "services/common/rest.h"
+#include "crypto/digest.h"
+#include "crypto/encoding.h"
 
 enum { ANSWER_MAX = 16 << 20 };
 
@@ -58,6 +59,23 @@ const struct pack_version *packs_find_version(
     return version;
 }
 
+/* Add an ETag of the bytes. Returns true if the client has them: answer 304. */
+static bool add_tag(struct http_request *request, const struct buffer *body)
+{
+    uint8_t digest[CRYPTO_SHA256_BYTES];
+    /* The tag is weak: the answer may be compressed on its way. */
+    char tag[4 + CRYPTO_SHA256_BYTES + 1] = "W/\"";
+    size_t size = 3;
+
+    crypto_sha256(body->bytes, body->size, digest);
+    size += crypto_hex_encode(digest, sizeof digest / 2, tag + size);
+    tag[size++] = '"';
+    tr_assert(size < sizeof tag);
+    http_add_header(request, "ETag", (struct span){ tag, size });
+    http_add_header(request, "Cache-Control", SPAN("no-cache"));
+    return http_condition(request, (struct span){ tag, size }, 0) == 304;
+}
+
 void packs_read_call(struct http_request *request)
 {
     const struct packs_read_kind *kind = http_route(request)->extra;
@@ -77,8 +95,11 @@ void packs_read_call(struct http_request *request)
     tr_assert(read.writer.depth == 0);
     if (kind->cache == READ_NO_STORE)
         http_add_header(request, "Cache-Control", SPAN("no-store"));
-    if (kind->cache == READ_TAGGED)
-        rest_respond_tagged(request, &read.body);
+    if (read.body.failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else if (kind->cache == READ_TAGGED && add_tag(request, &read.body))
+        http_respond(request, 304, NULL, (struct span){ NULL, 0 });
     else
-        rest_respond(request, &read.body);
+        http_respond_buffer(request, 200, "application/json", &read.body);
+    buffer_free(&read.body);
 }

@@ -89,11 +89,11 @@ static void explain_conflict(struct edit *edit, const struct sql_unit *unit)
 /* ---- publish -------------------------------------------------------------------------------- */
 
 enum { MANIFEST, SIGNATURE };
-static const struct rest_param publish_params[] = {
-    [MANIFEST] = { "manifest", REST_TEXT, .min = 1, .max = MANIFEST_BYTES_MAX },
-    [SIGNATURE] = { "signature", REST_TEXT, .min = 1,
+static const struct param publish_params[] = {
+    [MANIFEST] = { "manifest", PARAM_TEXT, .min = 1, .max = MANIFEST_BYTES_MAX },
+    [SIGNATURE] = { "signature", PARAM_TEXT, .min = 1,
         .max = (int64_t)2 * MANIFEST_SIGNATURE_CHARS },
-    REST_PARAMS_END,
+    PARAM_LAST,
 };
 
 static int read_publish(struct edit *edit, struct json_expect *expect)

@@ -69,10 +69,10 @@ static const struct release *find_draft(struct edit *edit, const struct packs_vi
 /* ---- create --------------------------------------------------------------------------------- */
 
 enum { NAME, NOTES };
-static const struct rest_param create_params[] = {
-    [NAME] = { "name", REST_TEXT, REST_REQUIRED, 1, .max = NAME_BYTES_MAX },
-    [NOTES] = { "notes", REST_TEXT, .max = NOTES_MAX },
-    REST_PARAMS_END,
+static const struct param create_params[] = {
+    [NAME] = { "name", PARAM_TEXT, PARAM_REQUIRED, 1, .max = NAME_BYTES_MAX },
+    [NOTES] = { "notes", PARAM_TEXT, .max = NOTES_MAX },
+    PARAM_LAST,
 };
 
 /* Join the array required_roles with commas, for the plan to store. Returns TR_ENOMEM. */
@@ -134,15 +134,15 @@ const struct edit_kind create_release_edit = { .action = "create_release",
 /* ---- artifacts ------------------------------------------------------------------------------ */
 
 enum { PACK, VERSION, ROLE, IS_REQUIRED };
-static const struct rest_param artifact_params[] = {
-    [PACK] = { "package_id", REST_TEXT, REST_REQUIRED, 1, PACK_NAME_MAX,
+static const struct param artifact_params[] = {
+    [PACK] = { "package_id", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_NAME_MAX,
         .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
-    [VERSION] = { "version", REST_TEXT, .min = 1, .max = PACK_VERSION_MAX,
+    [VERSION] = { "version", PARAM_TEXT, .min = 1, .max = PACK_VERSION_MAX,
         .is_valid = pack_version_is_valid, .rule = PACK_VERSION_RULE },
-    [ROLE] = { "artifact_role", REST_TEXT, REST_REQUIRED, 1, ROLE_MAX,
+    [ROLE] = { "artifact_role", PARAM_TEXT, PARAM_REQUIRED, 1, ROLE_MAX,
         .is_valid = release_role_is_valid, .rule = ROLE_RULE },
-    [IS_REQUIRED] = { "required", REST_BOOL, .fallback = true },
-    REST_PARAMS_END,
+    [IS_REQUIRED] = { "required", PARAM_BOOL, .fallback = true },
+    PARAM_LAST,
 };
 
 static int read_artifact(struct edit *edit, struct json_expect *expect)

@@ -246,20 +246,20 @@ static bool is_encoding(struct span text)
 }
 
 enum { VERSION, SHA256, TYPE, ENCODING, SIZE };
-static const struct rest_param create_params[] = {
-    [VERSION] = { "version", REST_TEXT, REST_REQUIRED, 1, PACK_VERSION_MAX,
+static const struct param create_params[] = {
+    [VERSION] = { "version", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_VERSION_MAX,
         .is_valid = manifest_is_version, .rule = PACK_VERSION_RULE },
-    [SHA256] = { "sha256", REST_TEXT, REST_REQUIRED, 64, 64, .is_valid = is_sha256,
+    [SHA256] = { "sha256", PARAM_TEXT, PARAM_REQUIRED, 64, 64, .is_valid = is_sha256,
         .rule = "must be 64 hex digits" },
-    [TYPE] = { "type", REST_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
+    [TYPE] = { "type", PARAM_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
         .rule = "must be a media type without parameters" },
-    [ENCODING] = { "encoding", REST_TEXT, .min = 1, .max = 8, .is_valid = is_encoding,
+    [ENCODING] = { "encoding", PARAM_TEXT, .min = 1, .max = 8, .is_valid = is_encoding,
         .rule = "must be zstd or gzip" },
-    [SIZE] = { "size", REST_INT, REST_REQUIRED, 0, .max = SIZE_LARGEST },
-    REST_PARAMS_END,
+    [SIZE] = { "size", PARAM_INT, PARAM_REQUIRED, 0, .max = SIZE_LARGEST },
+    PARAM_LAST,
 };
 
-static void fill_facts(const struct rest_value *values, struct upload_facts *facts)
+static void fill_facts(const struct param_value *values, struct upload_facts *facts)
 {
     struct span type = values[TYPE].text;
     size_t size;
@@ -310,21 +310,19 @@ static bool place_facts(struct http_request *request, struct upload_facts *facts
 
 void api_create_upload(struct http_request *request)
 {
-    struct rest_value values[REST_PARAMS_MAX];
+    struct param_reader reader = { .request = request, .is_rest = true };
+    struct param_value values[PARAMS_MAX] = { 0 };
     struct upload_facts facts = { 0 };
-    struct json_doc doc;
-    struct json_expect expect;
     struct upload_job *job;
 
-    if (packs_request_start(request) == NULL || !rest_read_body(request, &doc, &expect))
+    if (packs_request_start(request) == NULL)
         return;
-    rest_read_members(&expect, create_params, values);
-    if (expect.failed)
-        http_respond_error(request, 400, "InvalidRequest", expect.message);
-    else
-        fill_facts(values, &facts);
-    json_doc_free(&doc);
-    if (expect.failed || !place_facts(request, &facts))
+    param_read_body(&reader, create_params, values);
+    if (param_reader_refuse(&reader))
+        return;
+    fill_facts(values, &facts);
+    param_reader_fini(&reader);
+    if (!place_facts(request, &facts))
         return;
     job = upload_job_create(UPLOAD_CREATE);
     if (job == NULL) {

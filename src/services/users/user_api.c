@@ -267,7 +267,7 @@ static bool asked_check(struct call_run *run)
 static const char *const kept_choices[] = { "stored", "incoming", NULL };
 static const struct call call_conflicts = {
     .params = (const struct param[]){ [ASKED_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 200,
-                                          .fallback = 50, .rule = "must be a number" },
+                                          .fallback = 50, .rule = PARAM_NUMBER_RULE },
         PARAM_LAST },
     .check = asked_check,
     .steps = CALL_STEPS(

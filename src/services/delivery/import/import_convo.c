@@ -332,6 +332,7 @@ static int forget(struct import_convo *convo)
     int64_t rows = 0;
     int rc = count_rows(convo, &rows);
 
+    tr_assert(!run->import->is_dry);
     for (; rc == 0 && rows > 0; rows -= 1000) {
         rc = import_step(run, &import_forget_log, SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
         if (rc == 0)
@@ -387,6 +388,7 @@ int import_convo(struct import_run *run, struct span id, bool is_begun)
 
     if (convo == NULL)
         return TR_ENOMEM;
+    tr_assert(id.size <= ACT_CONVO_SIZE_MAX && id.at[id.size] == '\0');
     convo->run = run;
     convo->id = id;
     if (is_begun)

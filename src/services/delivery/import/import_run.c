@@ -88,6 +88,7 @@ int import_step(struct import_run *run, const struct sql_statement *statement, i
         run->unit = sql_unit_create(0);
     if (run->unit == NULL)
         return TR_ENOMEM;
+    tr_assert(count > 0);
     step_add(run->unit, statement, rows, values, count);
     run->unit_steps++;
     for (size_t i = 0; i < count; i++)
@@ -123,6 +124,7 @@ int import_flush(struct import_run *run)
 
     if (run->unit == NULL)
         return 0;
+    tr_assert(is_dry || run->import->sql != NULL);
     if (!is_dry)
         rc = sql_write_wait(run->import->sql, run->unit);
     if (rc < 0)

@@ -107,6 +107,7 @@ static void task_free(struct push_task *task)
 
 static void task_end(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
+    tr_assert(task->item != NULL);
     push_queue_rest(&push->queue, task->item, tr_now_ns(ctx));
     task_free(task);
 }
@@ -336,6 +337,7 @@ static void task_start(
 {
     const char *at = item->key.at + 1, *end = item->key.at + item->key.size;
 
+    tr_assert(task->stage == STAGE_NONE && item->key.size > 0);
     task->item = item;
     buffer_append(&task->value, item->value.bytes, item->value.size);
     if (task->value.failed != 0) {
@@ -376,6 +378,7 @@ static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory
     struct push *push = self;
     const struct push_item *item = push_queue_find(&push->queue, key);
 
+    tr_assert(message->key_size + message->sender_size <= sizeof message->text);
     if (item != NULL && item->is_wanted &&
         !span_equal((struct span){ item->value.bytes, item->value.size }, sender))
         sender = SPAN(""); /* two senders: exclude neither, so that each is told of the other */

@@ -237,7 +237,7 @@ struct multipart {
     char end[BOUNDARY_SIZE + 16];
 };
 
-static void multipart_make(
+static void multipart_init(
     struct multipart *multipart, struct tr_context *ctx, const struct download *download)
 {
     char boundary[BOUNDARY_SIZE + 1];
@@ -405,7 +405,7 @@ static void respond_file(
             http_respond_shed(request, 503, 1, "memory");
             return;
         }
-        multipart_make(multipart, http_context(request), download);
+        multipart_init(multipart, http_context(request), download);
     }
     metric_add(&metrics[kind_of(request, download)], 1);
     if (http_method(request) == HTTP_HEAD || download->file.size == 0)

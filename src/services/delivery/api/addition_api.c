@@ -106,6 +106,7 @@ static bool addition_found(struct call_run *run)
     uint32_t step = call_step(run, 0);
     const struct mls_suite *suite = mls_suite_named(sql_row_bytes(run->unit, step, 0, 3));
 
+    tr_assert(call_rows(run, 0) > 0);
     if (sql_row_int(run->unit, step, 0, 4) == ADDITION_COMPLETED)
         return call_refuse(run, &completed);
     for (uint32_t i = 0; i < 3; i++) {

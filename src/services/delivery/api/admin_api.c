@@ -155,6 +155,7 @@ static void verification_end(void *data)
 {
     struct verification *verification = data;
 
+    tr_assert(atomic_load(&verification->delivery->verifies_running) > 0);
     check_walk_end(&verification->walk);
     buffer_free(&verification->answer);
     atomic_fetch_sub(&verification->delivery->verifies_running, 1);
@@ -165,6 +166,7 @@ static void on_violation(void *data, const char *check, struct span convo, const
     struct verification *verification = data;
     struct json_writer *writer = &verification->writer;
 
+    tr_assert(verification->walk.check < DELIVERY_CHECKS);
     verification->violations[verification->walk.check]++;
     if (verification->walk.violations > VERIFY_FOUND_MAX)
         return;
@@ -257,6 +259,7 @@ static void audit_end(void *data)
 {
     const struct audit_page *page = data;
 
+    tr_assert(atomic_load(&page->delivery->audits_running) > 0);
     atomic_fetch_sub(&page->delivery->audits_running, 1);
 }
 

@@ -13,6 +13,7 @@
 
 void api_refuse(struct api_body *body, unsigned status, const char *label, const char *text)
 {
+    tr_assert(status >= 400 && label != NULL);
     if (body->status != 0)
         return;
     body->status = status;
@@ -117,6 +118,7 @@ static void read_mls(struct api_body *body)
     char *scratch = http_alloc(body->request, query.size + 1);
     bool is_query_good = scratch == NULL || api_put_query(&members, query, scratch);
 
+    tr_assert(body->call->raw != NULL);
     if (scratch != NULL && is_query_good && members.failed == 0)
         body->act->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
     if (body->act->body != NULL) {
@@ -207,6 +209,7 @@ struct act *api_create_act(
 {
     struct act *act = act_create(type, claims);
 
+    tr_assert(convo.size > 0 && convo.size <= ACT_CONVO_SIZE_MAX);
     if (act == NULL)
         return NULL;
     act->body = base_alloc(convo.size);
@@ -243,6 +246,7 @@ void api_set_op(struct api_body *body, const char *kind, struct span given)
     struct buffer *text = &body->act->decoded;
     size_t from = text->size;
 
+    tr_assert(body->act->claims != NULL && body->act->op.at == NULL);
     /* Two callers may choose the same id: the caller is part of it. */
     if (given.at != NULL) {
         buffer_text(text, kind);
@@ -275,6 +279,7 @@ int api_ask_actor(struct http_request *request, struct act *act, http_then_fn th
     tr_sender convo;
     int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
 
+    tr_assert(act->convo.size > 0);
     if (rc < 0)
         return rc;
     rc = ask_to(request, convo, act, then);
@@ -296,6 +301,7 @@ static struct act *take_act(struct http_request *request, const struct tr_event 
     struct delivery *delivery = http_service(request);
     struct act *act = http_data(request);
 
+    tr_assert(act != NULL);
     if (event->status == 0 && act->status != 0)
         delivery_metrics_act(act, delivery->env->now_ns(delivery->env->data) - act->began_ns);
     else
@@ -350,6 +356,7 @@ static int send_to_convo(struct http_request *request, struct act *act)
 
 void api_send(struct http_request *request, struct act *act)
 {
+    tr_assert(act->convo.size > 0 && act->status == 0);
     http_set_data(request, act);
     if (act->decoded.failed == 0 && send_to_convo(request, act) == 0)
         return;
@@ -369,6 +376,7 @@ bool api_send_if_live(struct http_request *request, struct act *act, http_then_f
     tr_sender convo;
     int rc = TR_ENOENT;
 
+    tr_assert(act->convo.size > 0);
     if (!direct_takes(delivery->direct, act))
         rc =
             tr_registry_find(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);

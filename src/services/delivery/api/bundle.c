@@ -65,6 +65,7 @@ void bundle_read_mls(struct api_body *body)
     const char *why = NULL;
     struct span bytes;
 
+    tr_assert(body->reader.raw_name != NULL);
     while (why == NULL && mls_more(&reader)) {
         why = mls_message_next(&reader, &message, &bytes);
         if (why == NULL)
@@ -81,6 +82,7 @@ void bundle_read_mls(struct api_body *body)
 static void read_byte_list(struct api_body *body, uint32_t param, size_t size_max,
     void (*add)(struct api_body *body, struct span bytes))
 {
+    tr_assert(body->call->params[param].type == PARAM_JSON);
     for (struct json_iter it = json_iterate(body->values[param].json); json_next(&it);) {
         struct span bytes;
 
@@ -94,6 +96,7 @@ static void read_byte_list(struct api_body *body, uint32_t param, size_t size_ma
 
 void bundle_read_json(struct api_body *body, uint32_t first)
 {
+    tr_assert(body->reader.raw_name == NULL);
     read_byte_list(body, first, WELCOME_SIZE_MAX, bundle_add_welcome);
     read_byte_list(body, first + 1, COMMIT_SIZE_MAX, add_proposal);
     act_commit(body->act)->app_bytes = api_text(body, first + 2);

@@ -73,6 +73,7 @@ void api_check(struct http_request *request, struct act *act)
     struct commit_check *check;
     struct sql_unit *unit;
 
+    tr_assert(act->status == 0);
     if (!has_stored && owners == 0 && !has_group_info(act)) {
         api_send(request, act);
         return;

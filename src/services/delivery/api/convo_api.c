@@ -24,6 +24,7 @@ static struct span *read_dids(struct api_body *body, uint32_t param, uint32_t *r
     struct span *dids;
     uint32_t count = 0;
 
+    tr_assert(body->call->params[param].type == PARAM_JSON);
     *ret_count = 0;
     if (json_count(list) == 0)
         return NULL;
@@ -61,6 +62,7 @@ static void read_adds(struct api_body *body, uint32_t param)
 
 static void remove_one(struct act *act, struct span did)
 {
+    tr_assert(act->members->removes == NULL);
     act->members->removes = base_calloc(sizeof *act->members->removes);
     if (act->members->removes == NULL)
         act->decoded.failed = TR_ENOMEM;
@@ -188,6 +190,7 @@ static void fill_commit(struct api_body *body)
 {
     struct act *act = body->act;
 
+    tr_assert(act_has(act, ACT_COMMITS));
     act_commit(act)->kind = (enum commit_kind)body->call->variant;
     if (body->reader.raw_name != NULL) {
         bundle_read_mls(body);
@@ -281,6 +284,7 @@ static void fill_join(struct api_body *body)
 {
     struct act_members *members = body->act->members;
 
+    tr_assert(members->adds == NULL);
     fill_commit(body);
     read_secret(body, &act_commit(body->act)->invite);
     members->adds = base_calloc(sizeof *members->adds);
@@ -399,6 +403,7 @@ static void fill_context(struct api_body *body)
     struct context_act *context = act_context(body->act);
     const struct param_value *hash = &body->values[1];
 
+    tr_assert(!hash->is_given || hash->text.size == CRYPTO_SHA256_BYTES);
     context->wants_mls = api_wants_mls(body->request);
     context->invite.is_given = hash->is_given;
     for (int i = 0; i < 2 && hash->is_given; i++)

@@ -29,6 +29,7 @@ static void put_members(
     struct field_source inner = *source;
     int64_t total = 0;
 
+    tr_assert(run->next <= call_rows(run, STEP_MEMBERS));
     inner.list = &member_list;
     json_put_array(writer, field->fields[0].name);
     while (run->next < call_rows(run, STEP_MEMBERS) &&

@@ -167,6 +167,7 @@ static void put_device_state(
     uint32_t count = call_rows(run, 0), step = call_step(run, 0), missing = 0, waiting = 0;
     int64_t packages = sql_row_int(run->unit, call_step(run, 1), 0, 0);
 
+    tr_assert(call_rows(run, 1) > 0);
     (void)field;
     json_put_array(writer, "pendingRejoinConvos");
     for (uint32_t row = 0; row < count; row++) {

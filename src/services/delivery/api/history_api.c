@@ -19,11 +19,13 @@ enum { STEP_CONVO, STEP_MEMBER, STEP_COMMITS };
 
 static int64_t convo_int(const struct call_run *run, uint32_t column)
 {
+    tr_assert(call_rows(run, STEP_CONVO) > 0);
     return sql_row_int(run->unit, call_step(run, STEP_CONVO), 0, column);
 }
 
 static bool is_caller_in(const struct call_run *run)
 {
+    tr_assert(call_rows(run, STEP_MEMBER) > 0);
     return sql_row_int(run->unit, call_step(run, STEP_MEMBER), 0, 1) == 1;
 }
 
@@ -117,6 +119,7 @@ static bool head_has(const struct sql_unit *unit, enum head_column column)
 /* Rows of the log are numbered from 1: row 0 is the head. */
 static int64_t log_int(const struct sql_unit *unit, uint32_t row, enum log_column column)
 {
+    tr_assert(row > 0);
     return sql_row_int(unit, 0, row, (uint32_t)column);
 }
 
@@ -129,6 +132,7 @@ static struct span log_bytes(const struct sql_unit *unit, uint32_t row, enum log
 
 static uint32_t log_count(const struct sql_unit *unit)
 {
+    tr_assert(sql_unit_rows(unit, 0) > 0); /* the head */
     return sql_unit_rows(unit, 0) - 1;
 }
 
@@ -296,6 +300,7 @@ static void put_page(
     const struct sql_unit *unit = run->unit;
     uint32_t count = run->next;
 
+    tr_assert(count <= log_count(unit));
     json_put_array(writer, field->fields[0].name);
     for (uint32_t row = 1; row <= count; row++)
         put_message(writer, unit, row, call_text(run, PAGE_CONVO));

@@ -328,6 +328,7 @@ bool package_check_list(struct call_run *run, uint32_t param, struct span device
     struct package_batch *batch =
         batch_create(run, (uint32_t)json_count(list), device, signature_key);
 
+    tr_assert(run->call->params[param].type == PARAM_JSON);
     if (batch == NULL)
         return false;
     batch_read(batch, list);
@@ -375,6 +376,7 @@ bool package_all_stored(struct call_run *run)
 {
     struct package_batch *batch = run->data;
 
+    tr_assert(batch != NULL && run->unit != NULL);
     for (uint32_t i = 0; i < batch->count; i++)
         package_stored(&batch->list[i], run->unit);
     return true;
@@ -384,6 +386,7 @@ bool package_one_stored(struct call_run *run)
 {
     const struct package_batch *batch = run->data;
 
+    tr_assert(batch->count == 1);
     (void)package_all_stored(run);
     return batch->list[0].label == NULL || package_refuse_upload(run, &batch->list[0]);
 }

@@ -17,6 +17,7 @@ static void put_stats(
     const struct field *fields = field->fields;
     int64_t week = sql_row_int(run->unit, call_step(run, 1), 0, 1), available = 0;
 
+    tr_assert(call_rows(run, 1) == 1);
     for (uint32_t row = 0; row < call_rows(run, 0); row++)
         available += sql_row_int(run->unit, call_step(run, 0), row, 1);
     json_put_int(writer, fields[0].name, available);
@@ -203,6 +204,7 @@ static bool refs_read(struct call_run *run)
     struct param_value *orphans = &run->values[SYNC_ORPHANS];
     uint32_t count = call_rows(run, 0);
 
+    tr_assert(orphans->count == 0);
     orphans->number = count;
     orphans->items = http_alloc(run->request, (count + 1) * sizeof orphans->items[0]);
     for (uint32_t row = 0; orphans->items != NULL && row < count; row++) {

@@ -55,6 +55,7 @@ static bool newest_receipt(const struct call_run *run, struct span *ret_receipt,
 {
     uint32_t head = call_step(run, STEP_HEAD);
 
+    tr_assert(call_rows(run, STEP_HEAD) > 0);
     *ret_receipt = sql_row_bytes(run->unit, head, 0, CHAIN_NEWEST);
     if (call_rows(run, STEP_NEWEST) > 0)
         *ret_seq = sql_row_int(run->unit, call_step(run, STEP_NEWEST), 0, 0);

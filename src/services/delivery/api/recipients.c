@@ -25,6 +25,7 @@ void recipients_read_hashes(struct api_body *body, uint32_t param)
     struct act_members *members = body->act->members;
     size_t index = 0;
 
+    tr_assert(body->call->params[param].type == PARAM_JSON && members->hashes == NULL);
     if (json_count(list) == 0)
         return;
     members->hashes = base_calloc(json_count(list) * sizeof *members->hashes);

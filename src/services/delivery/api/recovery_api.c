@@ -14,6 +14,7 @@ static void read_hash(struct api_body *body, uint32_t param, unsigned char hash[
     struct span bytes;
     size_t size;
 
+    tr_assert(body->call->params[param].type == PARAM_ANY);
     if (json_string(value, &bytes) && bytes.size == 64 &&
         crypto_hex_decode(bytes, hash, 32, &size) == 0)
         return;

@@ -63,6 +63,7 @@ static void rejoin_checked(struct http_request *request, const struct tr_event *
     size_t size = run->caller.size + upload->device.size + call_text(run, REJOIN_CONVO).size + 3;
     char *id;
 
+    tr_assert(batch->count == 1);
     if (upload->label != NULL) { /* nothing is stored, so the token is not used up */
         (void)package_refuse_upload(run, upload);
         return;

@@ -38,6 +38,7 @@ static bool read_held(struct call_run *run)
     for (struct json_iter it = json_iterate(list); json_next(&it);) {
         const struct json *inner = json_get(it.value, "ciphertext");
 
+        tr_assert(held->count < HELD_MAX);
         if (text_get_bytes(inner == NULL ? it.value : inner, HELD_SIZE_MAX, &items[held->count]) &&
             items[held->count].size > 0)
             held->count++;

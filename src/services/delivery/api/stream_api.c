@@ -38,6 +38,7 @@ static void answer_ticket(struct http_request *request, struct act *act)
     struct json_writer writer = json_writer(&act->answer);
     struct mark convo, jti;
 
+    tr_assert(act->claims != NULL);
     if (jwt_sign_claims(delivery->ticket_key, (struct span){ NULL, 0 },
             &(struct jwt_claims){ .iss = span_of(delivery->service_did),
                 .aud = span_of(delivery->service_did),

@@ -37,7 +37,7 @@ static const struct call count_unread = {
 /* The mark is stored; the database counts the unread messages. */
 static void unread_marked(struct http_request *request, struct act *act)
 {
-    (void)act;
+    tr_assert(act->status == 200);
     call_begin(request, &count_unread);
 }
 

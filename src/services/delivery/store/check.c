@@ -168,6 +168,7 @@ static void ask_log(const struct check_walk *walk, struct sql_unit *unit)
 {
     struct step_value convo = VALUE_TEXT(convo_of(walk));
 
+    tr_assert(!walk->is_inside || walk->convo.size > 0);
     STEP(unit, walk->is_inside ? &same_head : &next_head, SQL_ROWS_ANY, convo);
     STEP(unit, walk->is_inside ? &same_rows : &next_rows, SQL_ROWS_ANY, convo,
         VALUE_INT(walk->is_inside ? walk->seq : 0), VALUE_INT(PAGE),

@@ -127,6 +127,7 @@ static void cleanup_found(
     struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
 
+    tr_assert(cleanup->is_running);
     for (size_t i = 0; unit != NULL && i < STEPS; i++) {
         int64_t until_s = now_s - steps[i].kept_s;
 

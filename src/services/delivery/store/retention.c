@@ -100,6 +100,7 @@ static void retention_submit(
     const struct sql_submit_options options = { .tag = tag };
     int rc = TR_ENOMEM;
 
+    tr_assert(retention->is_running);
     if (tag == TAG_TRIM)
         note_trim(retention, false);
     if (unit != NULL)

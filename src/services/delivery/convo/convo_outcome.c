@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_outcome.c: the outcome of an act, for both drivers: refusals, the change in memory, the
- * answer, and the check whether a try with an unknown outcome was stored. */
+/* convo_outcome.c: the outcome of an act, and the steps of both drivers that lead to it: refusals,
+ * the change in memory, lookups, the check whether a try with an unknown outcome was stored, the
+ * answer. */
 #include <stdio.h>
 
 #include "auth/auth.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/common/param.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,17 +28,8 @@ bool param_is_device(struct span device)
     return true;
 }
 
-__attribute__((format(printf, 3, 4))) static void param_fail(
-    struct param_reader *reader, const struct param *param, const char *format, ...)
-{
-    char what[JSON_MESSAGE_BYTES];
-    va_list list;
-
-    va_start(list, format);
-    (void)vsnprintf(what, sizeof what, format, list);
-    va_end(list);
-    json_expect_fail(&reader->expect, param->name, "%s", what);
-}
+#define param_fail(reader, param, ...)                                                             \
+    json_expect_fail(&(reader)->expect, (param)->name, __VA_ARGS__)
 
 void param_fail_choice(struct json_expect *expect, const char *name, const char *const *choices)
 {

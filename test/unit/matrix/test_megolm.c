@@ -203,6 +203,29 @@ static struct mx_inbound *inbound_of(const struct mx_outbound *outbound)
     return inbound;
 }
 
+/* libolm wrote these texts from the random bytes 0, 1, 2 and so on. */
+TEST(outbound, a_session_from_fixed_bytes_is_that_of_libolm)
+{
+    struct mx_random random = MX_STAGE_COUNTING;
+    struct mx_outbound *outbound = NULL;
+    struct buffer text = { 0 };
+
+    CHECK_EQ_INT(mx_outbound_create(&random, &outbound), 0);
+    CHECK_EQ_INT(mx_outbound_key(outbound, &text), 0);
+    mx_stage_check_text(&text,
+        "AgAAAAAAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAhIiMkJSYnKCkqKywtLi8wMTIzNDU2Nzg5Ojs8"
+        "PT4/QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl9gYWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+"
+        "f80Us3+VbpUxlP9/tzs9gdzFYdYadTgJS3w+GmQ+5fOqEr8kXbwHoCPdmNziaA3AS3E88NfBts8GkbgowcKfTZ/d"
+        "UdpB5Lw7Bmjq/LD+MB4Hh2LFmPD5178ooOHsrUquDw");
+    buffer_clear(&text);
+    CHECK_EQ_INT(mx_outbound_encrypt(outbound, SPAN("Message"), &text), 0);
+    mx_stage_check_text(&text,
+        "AwgAEhCpNPQi1lfaqj6dsnl9E85P1W+lkNJAObd/VxLLXg96yF53lpHQ5QcGvP65Ml2yhsMO5oX5QdS2nGzjpmvw"
+        "pTtUBTTopxJiXjusMTfrnMYDbgzeWqK5z3IE");
+    mx_wipe_buffer(&text);
+    mx_outbound_destroy(outbound);
+}
+
 TEST(outbound, messages_are_read_in_any_order)
 {
     enum { COUNT = 300 };

@@ -34,6 +34,39 @@ TEST(olm, messages_go_both_ways)
     mx_stage_fini(&stage);
 }
 
+/* libolm wrote these texts from the random bytes 0, 1, 2 and so on. */
+TEST(olm, a_session_from_fixed_bytes_is_that_of_libolm)
+{
+    struct mx_random random = MX_STAGE_COUNTING;
+    struct mx_account *alice = NULL, *bob = NULL;
+    struct buffer body = { 0 };
+    char text[MX_OLM_ID_CHARS + 1];
+    struct mx_one_time_key key;
+    struct mx_olm *olm = NULL;
+    enum mx_olm_type type;
+
+    CHECK_EQ_INT(mx_account_create(&random, &alice), 0);
+    CHECK_EQ_INT(mx_account_create(&random, &bob), 0);
+    CHECK_EQ_INT(mx_account_add_one_time_keys(bob, 1, &random), 0);
+    CHECK(mx_account_one_time_key_at(bob, 0, &key));
+    mx_key_text(&key.key, text);
+    CHECK_EQ_STR(text, "ST6C/HRGSlkmiBdiPSBTxeuOLMSpiLT+4XnsawENUx0");
+    CHECK_EQ_INT(
+        mx_olm_create_outbound(alice, mx_account_identity_key(bob), &key.key, &random, &olm), 0);
+    CHECK_EQ_INT(mx_olm_encrypt(olm, SPAN("hello"), &random, &type, &body), 0);
+    CHECK_EQ_INT(type, MX_OLM_PRE_KEY);
+    mx_stage_check_text(&body,
+        "AwogST6C/HRGSlkmiBdiPSBTxeuOLMSpiLT+4XnsawENUx0SIGBacl0qSt/usaKeF+3WIcG3WT7ozbxErGxKtuL4"
+        "BdI8GiA1gHLWNliA0a7qMprfkSE4OFHtIaKOO3XpZdDSzRZiVCI/Awog3CzKMejkO72R3/fkdcyjNH60eBB9W9dl"
+        "q6SuSjDDXUQQACIQd49ShKK8+u4VBeikuPZwuD26oFwrkaWM");
+    mx_olm_id(olm, text);
+    CHECK_EQ_STR(text, "5YJ2sIpPkHgSxneh4xbU5XxwG7ZNd6y4ZQasWHyiAoc");
+    buffer_free(&body);
+    mx_olm_destroy(olm);
+    mx_account_destroy(alice);
+    mx_account_destroy(bob);
+}
+
 TEST(olm, a_repeated_pre_key_message_finds_its_session)
 {
     struct mx_stage stage;

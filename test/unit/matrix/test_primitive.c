@@ -172,6 +172,111 @@ TEST(primitive, aes_cbc_of_wycheproof)
     CHECK_EQ_U64(each_vector("vectors/wycheproof/aes_cbc_pkcs5_test.json", check_cbc), 216);
 }
 
+/* ---- RFCs ------------------------------------------------------------------------------------ */
+
+TEST(primitive, x25519_of_rfc_7748)
+{
+    struct mx__key_pair alice;
+    uint8_t secret[32], expected[32];
+    struct mx_key bob;
+
+    mx_stage_hex(
+        "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a", alice.secret, 32);
+    mx_stage_hex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f", bob.bytes, 32);
+    mx_stage_hex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742", expected, 32);
+    CHECK_EQ_INT(mx__agree(&alice, &bob, secret), 0);
+    CHECK(memcmp(secret, expected, sizeof secret) == 0);
+}
+
+TEST(primitive, ed25519_of_rfc_8032)
+{
+    static const struct {
+        const char *seed, *public_key, *signature;
+        struct {
+            const char *at;
+            size_t size;
+        } message;
+    } cases[] = {
+        { "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39"
+            "701cf9b46bd25bf5f0595bbe24655141438e7a100b",
+            { "", 0 } },
+        { "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+            "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f36"
+            "13d0f11d8c387b2eaeb4302aeeb00d291612bb0c00",
+            { "\x72", 1 } },
+        { "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+            "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+            "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac18ff9b538d16f290ae67f7"
+            "60984dc6594a7c15e9716ed28dc027beceea1ec40a",
+            { "\xaf\x82", 2 } },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint8_t signature[MX_SIGNATURE_BYTES], expected[MX_SIGNATURE_BYTES];
+        struct mx__signing_pair pair;
+        struct mx_key key;
+
+        mx_stage_hex(cases[i].seed, pair.secret, 32);
+        mx_stage_hex(cases[i].public_key, key.bytes, 32);
+        mx_stage_hex(cases[i].signature, expected, sizeof expected);
+        mx__signing_pair_derive(&pair);
+        CHECK(mx_key_equal(&pair.public_key, &key));
+        mx__sign(&pair, cases[i].message.at, cases[i].message.size, signature);
+        CHECK(memcmp(signature, expected, sizeof expected) == 0);
+        CHECK_EQ_INT(mx_verify(&key, cases[i].message.at, cases[i].message.size, expected), 0);
+    }
+}
+
+TEST(primitive, hkdf_of_rfc_5869)
+{
+    uint8_t secret[22], salt[13], info[10], ours[42], expected[42];
+
+    memset(secret, 0x0b, sizeof secret);
+    for (uint8_t i = 0; i < 13; i++)
+        salt[i] = i;
+    for (uint8_t i = 0; i < 10; i++)
+        info[i] = (uint8_t)(0xf0 + i);
+    mx__hkdf(MX__BYTES(salt), MX__BYTES(secret), MX__BYTES(info), ours, sizeof ours);
+    mx_stage_hex(
+        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865",
+        expected, sizeof expected);
+    CHECK(memcmp(ours, expected, sizeof ours) == 0);
+    mx__hkdf(SPAN(""), MX__BYTES(secret), SPAN(""), ours, sizeof ours);
+    mx_stage_hex(
+        "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8",
+        expected, sizeof expected);
+    CHECK(memcmp(ours, expected, sizeof ours) == 0);
+}
+
+/* ---- texts and fields ------------------------------------------------------------------------ */
+
+/* libolm's test_message and test_base64. */
+TEST(primitive, fields_are_written_as_libolm_does)
+{
+    static const char expected[] = "\x03\x0a\x0aratchetkey\x10\x01\"\x0a"
+                                   "ciphertext";
+    static const char group[] = "\x03\x08\xc8\x01\x12\x0a"
+                                "ciphertext";
+    struct mx__field fields[] = { { .tag = 0x08 }, { .tag = 0x12 } };
+    struct buffer out = { 0 };
+
+    buffer_append(&out, "\x03", 1);
+    mx__put_bytes(&out, 0x0a, SPAN("ratchetkey"));
+    mx__put_number(&out, 0x10, 1);
+    mx__put_bytes(&out, 0x22, SPAN("ciphertext"));
+    mx_stage_check_text(&out, expected);
+    CHECK_EQ_INT(mx__read_fields(SPAN(group), fields, 2), 0);
+    CHECK_EQ_U64(fields[0].number, 200);
+    CHECK(span_is(fields[1].bytes, "ciphertext"));
+    buffer_clear(&out);
+    CHECK_EQ_INT(mx_base64_encode("Hello World", 11, &out), 0);
+    mx_stage_check_text(&out, "SGVsbG8gV29ybGQ");
+    buffer_free(&out);
+}
+
 TEST(primitive, base64_is_read_with_and_without_padding)
 {
     uint8_t bytes[8];

@@ -15,7 +15,7 @@
  *      its policy.
  *   2. While flights are ahead, or a child has to be waited for in the stop, box->asks counts one
  *      more than the runtime knows of (`kept`): the actor does not end under them.
- *   3. The wire is open in the phases starting and up, and in no other.
+ *   3. The wire is open in the phases starting, greeted and up, and in no other.
  *   4. A child is over when the helper says so, or, if the helper cannot, when its pidfd does. Its
  *      descriptors are closed then, not before, except the wire, which is closed as soon as the
  *      child has nothing more to say. */

@@ -2,8 +2,8 @@
 /* worker.h: a worker runs turns, normally as one thread. A driven or simulated system has workers
  * that another thread runs.
  *
- * Threads share: `inject`, `sleeping`, `has_fds`, `hint`, `turn_count`, `quiescent`, `first_fd` and
- * the counters by atomics; the run queue as run_queue.h says; the wheel under its lock. The rest
+ * Threads share: `inject`, `sleeping`, `has_fds`, `hint`, `turn_count`, `first_fd` and the
+ * counters by atomics; the run queue as run_queue.h says; the wheel under its lock. The rest
  * belongs to the worker's thread. A system's `foreign` worker is not run: its cell cache and
  * counters serve all threads that are no workers, under foreign_lock. */
 #ifndef RUNTIME_WORKER_H
@@ -178,7 +178,6 @@ struct tr__worker {
     /* read by other threads */
     _Alignas(64) _Atomic uint32_t hint; /* the queue is worth stealing from */
     _Atomic uint64_t turn_count;
-    _Atomic uint64_t quiescent; /* an epoch: snapshot.c */
 
     struct tr__wheel *wheel;
     /* of `foreign` only, under its lock: see drop_full in mailbox.c */

@@ -85,6 +85,8 @@ static int account_reserve(struct mx_account *account, size_t count)
     size_t capacity = account->key_capacity;
     struct account_key *keys;
 
+    tr_assert(count <= MX_ONE_TIME_KEYS_MAX);
+    tr_assert(account->key_count <= capacity);
     if (count <= capacity)
         return 0;
     while (capacity < count)
@@ -210,6 +212,7 @@ void mx__account_remove(struct mx_account *account, const struct mx_key *key)
 
 void mx_account_rotate_fallback(struct mx_account *account, const struct mx_random *random)
 {
+    tr_assert(account->fallback_count <= 2);
     account->fallbacks[1] = account->fallbacks[0];
     account_key_generate(account, random, &account->fallbacks[0]);
     if (account->fallback_count < 2)

@@ -71,7 +71,7 @@ void mx_attachment_fini(struct mx_attachment_stream *stream)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void put_base64(
+static void attachment_put_base64(
     struct json_writer *writer, const char *key, const uint8_t *bytes, size_t size, int variant)
 {
     char text[MX_KEY_CHARS + 1];
@@ -98,24 +98,26 @@ void mx_attachment_put(struct json_writer *writer, const char *key,
     json_put_text(writer, NULL, "encrypt");
     json_put_text(writer, NULL, "decrypt");
     json_put_end(writer);
-    put_base64(writer, "k", attachment->key, sizeof attachment->key,
+    attachment_put_base64(writer, "k", attachment->key, sizeof attachment->key,
         sodium_base64_VARIANT_URLSAFE_NO_PADDING);
     json_put_end(writer);
-    put_base64(writer, "iv", attachment->iv, sizeof attachment->iv, standard);
+    attachment_put_base64(writer, "iv", attachment->iv, sizeof attachment->iv, standard);
     json_put_object(writer, "hashes");
-    put_base64(writer, "sha256", attachment->sha256, sizeof attachment->sha256, standard);
+    attachment_put_base64(
+        writer, "sha256", attachment->sha256, sizeof attachment->sha256, standard);
     json_put_end(writer);
     json_put_end(writer);
 }
 
-static bool is_text(const struct json *object, const char *key, const char *text)
+static bool attachment_is(const struct json *object, const char *key, const char *text)
 {
     struct span value;
 
     return json_string(json_get(object, key), &value) && span_is(value, text);
 }
 
-static bool get_base64(const struct json *object, const char *key, uint8_t *bytes, size_t size)
+static bool attachment_get_base64(
+    const struct json *object, const char *key, uint8_t *bytes, size_t size)
 {
     struct span text;
     size_t written = 0;
@@ -124,7 +126,7 @@ static bool get_base64(const struct json *object, const char *key, uint8_t *byte
            mx_base64_decode(text, bytes, size, &written) == 0 && written == size;
 }
 
-static bool get_key(const struct json *jwk, uint8_t ret_key[32])
+static bool attachment_get_key(const struct json *jwk, uint8_t ret_key[32])
 {
     struct span text;
     size_t written = 0;
@@ -135,7 +137,7 @@ static bool get_key(const struct json *jwk, uint8_t ret_key[32])
            written == 32;
 }
 
-static bool has_item(const struct json *array, const char *text)
+static bool attachment_has_op(const struct json *array, const char *text)
 {
     struct span value;
 
@@ -153,13 +155,14 @@ int mx_attachment_parse(
     bool can_export = false;
     int rc = MX_EFORMAT;
 
-    if (!is_text(file, "v", "v2"))
+    if (!attachment_is(file, "v", "v2"))
         return MX_EVERSION;
-    if (is_text(jwk, "kty", "oct") && is_text(jwk, "alg", "A256CTR") &&
+    if (attachment_is(jwk, "kty", "oct") && attachment_is(jwk, "alg", "A256CTR") &&
         json_bool(json_get(jwk, "ext"), &can_export) && can_export &&
-        has_item(json_get(jwk, "key_ops"), "decrypt") && get_key(jwk, attachment.key) &&
-        get_base64(file, "iv", attachment.iv, sizeof attachment.iv) &&
-        get_base64(hashes, "sha256", attachment.sha256, sizeof attachment.sha256) &&
+        attachment_has_op(json_get(jwk, "key_ops"), "decrypt") &&
+        attachment_get_key(jwk, attachment.key) &&
+        attachment_get_base64(file, "iv", attachment.iv, sizeof attachment.iv) &&
+        attachment_get_base64(hashes, "sha256", attachment.sha256, sizeof attachment.sha256) &&
         json_string(json_get(file, "url"), ret_url)) {
         *ret_attachment = attachment;
         rc = 0;

@@ -5,6 +5,7 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/digest.h"
 #include "matrix/crypto/mx_private.h"
 
@@ -93,6 +94,7 @@ bool mx_inbound_is_verified(const struct mx_inbound *inbound)
 static int inbound_ratchet_at(
     const struct mx_inbound *inbound, uint32_t index, struct mx__ratchet *ret_ratchet)
 {
+    tr_assert(inbound->latest.index >= inbound->first.index);
     if (index < inbound->first.index)
         return MX_EINDEX;
     *ret_ratchet = index < inbound->latest.index ? inbound->first : inbound->latest;

@@ -70,7 +70,7 @@ static void key_file_mac(const struct key_file_keys *keys, const char *at, size_
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Append the bytes as lines of base64. */
-static void put_lines(const struct buffer *bytes, struct buffer *out)
+static void key_file_put_lines(const struct buffer *bytes, struct buffer *out)
 {
     const size_t line = KEY_FILE_LINE_BYTES;
 
@@ -119,7 +119,7 @@ int mx_key_file_encrypt(const struct mx_key_file_options *options, struct span s
     if (rc == 0) {
         key_file_mac(&keys, bytes.bytes, bytes.size, mac);
         buffer_append(&bytes, mac, sizeof mac);
-        put_lines(&bytes, out);
+        key_file_put_lines(&bytes, out);
         rc = out->failed;
     }
     if (rc != 0)

@@ -3,6 +3,7 @@
  * "The Megolm ratchet algorithm"): part 3 with every message, part 2 every 2^8, part 1 every 2^16,
  * part 0 every 2^24 messages. A part that turns re-seeds the faster ones, so any later index takes
  * at most about a thousand hashes. An earlier index cannot be reached. */
+#include "base/assert.h"
 #include "crypto/digest.h"
 #include "matrix/crypto/mx_private.h"
 
@@ -40,6 +41,7 @@ void mx__ratchet_advance(struct mx__ratchet *ratchet, uint32_t index)
             ratchet_hash(ratchet, part, to);
         ratchet->index = index & UINT32_MAX << 8 * (RATCHET_PARTS - 1 - part);
     }
+    tr_assert(ratchet->index == index);
 }
 
 void mx__ratchet_keys(const struct mx__ratchet *ratchet, struct mx__message_keys *ret_keys)

@@ -85,6 +85,7 @@ static void olm_advance(struct olm_step *chain)
 /* Insert at the front; the last one of a full list is dropped. */
 static struct olm_step *olm_insert(struct olm_step *steps, uint32_t *count, uint32_t count_max)
 {
+    tr_assert(*count <= count_max);
     if (*count < count_max)
         ++*count;
     memmove(steps + 1, steps, (*count - 1) * sizeof *steps);
@@ -475,6 +476,7 @@ static int olm_open(struct mx_olm *olm, struct span bytes, struct buffer *plaint
 
     if (rc != 0)
         return rc;
+    tr_assert(olm->chain_count <= MX_OLM_CHAINS_MAX && olm->skipped_count <= MX_OLM_SKIPPED_MAX);
     chain = olm_find_chain(olm, &message.ratchet_key);
     if (chain == NULL) {
         rc = olm_add_chain(olm, &message.ratchet_key);

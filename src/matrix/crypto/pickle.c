@@ -237,7 +237,7 @@ struct pickle_text {
     uint8_t bytes[MX_SECRET_BYTES_MAX];
 };
 
-static void text_pack(struct mx__pack *pack, void *object)
+static void pickle_text_pack(struct mx__pack *pack, void *object)
 {
     struct pickle_text *text = object;
 
@@ -245,10 +245,10 @@ static void text_pack(struct mx__pack *pack, void *object)
     mx__pack_bytes(pack, text->bytes, text->size);
 }
 
-static const struct mx__pickle_kind text_kind = {
+static const struct mx__pickle_kind pickle_text_kind = {
     .id = 5,
     .size = sizeof(struct pickle_text),
-    .pack = text_pack,
+    .pack = pickle_text_pack,
 };
 
 int mx_secret_seal(struct span secret, const struct mx_pickle_key *key,
@@ -262,7 +262,7 @@ int mx_secret_seal(struct span secret, const struct mx_pickle_key *key,
     text.size = (uint32_t)secret.size;
     if (secret.size > 0)
         memcpy(text.bytes, secret.at, secret.size);
-    rc = mx__pickle(&text_kind, &text, key, random, out);
+    rc = mx__pickle(&pickle_text_kind, &text, key, random, out);
     crypto_wipe(text.bytes, secret.size);
     return rc;
 }
@@ -271,7 +271,7 @@ int mx_secret_open(struct span sealed, const struct mx_pickle_key *key, struct b
 {
     struct pickle_text *text;
     void *object = NULL;
-    int rc = mx__unpickle(&text_kind, sealed, key, &object);
+    int rc = mx__unpickle(&pickle_text_kind, sealed, key, &object);
 
     if (rc != 0)
         return rc;

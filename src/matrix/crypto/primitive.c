@@ -162,7 +162,7 @@ void mx__aes_destroy(void *aes)
 }
 
 /* Transform everything in CBC mode with PKCS#7 padding. Decryption fails on bad padding. */
-static bool cbc_transform(EVP_CIPHER_CTX *context, struct span in, uint8_t *out, size_t *ret_size)
+static bool primitive_cbc(EVP_CIPHER_CTX *context, struct span in, uint8_t *out, size_t *ret_size)
 {
     int first = 0, last = 0;
     bool is_good;
@@ -182,7 +182,7 @@ void mx__message_keys(struct span secret, const char *info, struct mx__message_k
     mx__hkdf((struct span){ NULL, 0 }, secret, span_of(info), ret_keys, sizeof *ret_keys);
 }
 
-static void message_mac(
+static void primitive_mac(
     const struct mx__message_keys *keys, struct span bytes, uint8_t ret_mac[CRYPTO_SHA256_BYTES])
 {
     crypto_hmac_sha256(keys->mac, sizeof keys->mac, bytes.at, bytes.size, ret_mac);
@@ -203,12 +203,12 @@ int mx__seal(
     aes = mx__aes_create(MX__AES_CBC, true, keys->aes, keys->iv);
     if (aes == NULL)
         return TR_ENOMEM;
-    if (!cbc_transform(aes, plaintext, (uint8_t *)out, &written))
+    if (!primitive_cbc(aes, plaintext, (uint8_t *)out, &written))
         written = 0;
     mx__aes_destroy(aes);
     tr_assert(written == size);
     buffer_grew(message, size);
-    message_mac(keys, (struct span){ message->bytes, message->size }, mac);
+    primitive_mac(keys, (struct span){ message->bytes, message->size }, mac);
     return buffer_append(message, mac, MX__MAC_BYTES);
 }
 
@@ -221,7 +221,7 @@ int mx__open(const struct mx__message_keys *keys, struct span authenticated, str
     char *out;
     bool is_good;
 
-    message_mac(keys, authenticated, mac);
+    primitive_mac(keys, authenticated, mac);
     if (!crypto_equal(mac, authenticated.at + authenticated.size, MX__MAC_BYTES))
         return MX_EMAC;
     if (ciphertext.size % MX__AES_BLOCK_BYTES != 0)
@@ -232,7 +232,7 @@ int mx__open(const struct mx__message_keys *keys, struct span authenticated, str
     aes = mx__aes_create(MX__AES_CBC, false, keys->aes, keys->iv);
     if (aes == NULL)
         return TR_ENOMEM;
-    is_good = cbc_transform(aes, ciphertext, (uint8_t *)out, &size);
+    is_good = primitive_cbc(aes, ciphertext, (uint8_t *)out, &size);
     mx__aes_destroy(aes);
     if (!is_good) {
         crypto_wipe(out, ciphertext.size);

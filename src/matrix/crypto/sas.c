@@ -92,7 +92,7 @@ static int sas_derive(const struct mx_sas *sas, struct buffer *info, void *ret_b
 
 /* ---- short strings --------------------------------------------------------------------------- */
 
-static void put_party(
+static void sas_put_party(
     struct buffer *info, const struct mx_sas_party *party, const struct mx_key *key)
 {
     char text[MX_KEY_CHARS + 1];
@@ -116,10 +116,10 @@ int mx_sas_show(
 
     buffer_text(&info, "MATRIX_KEY_VERIFICATION_SAS|");
     if (flow->we_started)
-        put_party(&info, &flow->us, &sas->ours.public_key);
-    put_party(&info, &flow->them, &sas->theirs);
+        sas_put_party(&info, &flow->us, &sas->ours.public_key);
+    sas_put_party(&info, &flow->them, &sas->theirs);
     if (!flow->we_started)
-        put_party(&info, &flow->us, &sas->ours.public_key);
+        sas_put_party(&info, &flow->us, &sas->ours.public_key);
     buffer_span(&info, flow->transaction);
     rc = sas_derive(sas, &info, bytes, sizeof bytes);
     if (rc != 0)
@@ -148,7 +148,7 @@ bool mx_sas_method_parse(struct span name, enum mx_sas_method *ret_method)
 
 /* Encode as early libolm did: onto its own input, whose bytes it thus overwrites before it reads
  * them. The result is no base64 of the MAC, but every peer of that time computes the same. */
-static void legacy_encode(
+static void sas_encode_legacy(
     const uint8_t mac[CRYPTO_SHA256_BYTES], char ret_text[MX_SAS_MAC_CHARS + 1])
 {
     static const char alphabet[] =
@@ -188,7 +188,7 @@ int mx_sas_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
         return rc;
     crypto_hmac_sha256(key, sizeof key, input->text.at, input->text.size, mac.bytes);
     if (input->method == MX_SAS_LEGACY)
-        legacy_encode(mac.bytes, ret_text);
+        sas_encode_legacy(mac.bytes, ret_text);
     else
         mx_key_text(&mac, ret_text);
     crypto_wipe(key, sizeof key);

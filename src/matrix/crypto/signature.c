@@ -39,7 +39,8 @@ int mx_verify_json(
     return rc;
 }
 
-static void put_members(struct json_writer *writer, const struct json *object, struct span left_out)
+static void signature_put_members(
+    struct json_writer *writer, const struct json *object, struct span left_out)
 {
     for (struct json_iter it = json_iterate(object); json_next(&it);)
         if (!span_equal(it.key, left_out)) {
@@ -49,26 +50,26 @@ static void put_members(struct json_writer *writer, const struct json *object, s
 }
 
 /* Write the former signatures, and this one in place of an earlier one of the same key. */
-static void put_signatures(struct json_writer *writer, const struct json *signatures,
+static void signature_put_all(struct json_writer *writer, const struct json *signatures,
     struct span user, struct span key_id, struct span signature)
 {
     json_put_object(writer, "signatures");
-    put_members(writer, signatures, user);
+    signature_put_members(writer, signatures, user);
     json_put_key(writer, user);
     json_put_object(writer, NULL);
-    put_members(writer, json_get_span(signatures, user), key_id);
+    signature_put_members(writer, json_get_span(signatures, user), key_id);
     json_put_key(writer, key_id);
     json_put_string(writer, NULL, signature);
     json_put_end(writer);
     json_put_end(writer);
 }
 
-static void put_signed(struct json_writer *writer, const struct json *object, struct span user,
-    struct span key_id, struct span signature)
+static void signature_put_object(struct json_writer *writer, const struct json *object,
+    struct span user, struct span key_id, struct span signature)
 {
     json_put_object(writer, NULL);
-    put_members(writer, object, SPAN("signatures"));
-    put_signatures(writer, json_get(object, "signatures"), user, key_id, signature);
+    signature_put_members(writer, object, SPAN("signatures"));
+    signature_put_all(writer, json_get(object, "signatures"), user, key_id, signature);
     json_put_end(writer);
 }
 
@@ -90,7 +91,7 @@ int mx_account_sign_json(const struct mx_account *account, const struct json *ob
     rc = encoded.failed != 0 ? encoded.failed : key_id.failed;
     if (rc != 0)
         goto done;
-    put_signed(&writer, object, user, (struct span){ key_id.bytes, key_id.size },
+    signature_put_object(&writer, object, user, (struct span){ key_id.bytes, key_id.size },
         (struct span){ encoded.bytes, encoded.size });
     rc = json_writer_end(&writer);
     if (rc != 0)

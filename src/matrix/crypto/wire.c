@@ -5,7 +5,7 @@
 
 enum { WIRE_NUMBER = 0, WIRE_BYTES = 2, WIRE_KIND = 7, VARINT_BYTES_MAX = 10 };
 
-static void put_varint(struct buffer *out, uint64_t number)
+static void wire_put_varint(struct buffer *out, uint64_t number)
 {
     uint8_t bytes[VARINT_BYTES_MAX];
     size_t size = 0;
@@ -20,20 +20,20 @@ void mx__put_number(struct buffer *out, uint8_t tag, uint64_t number)
 {
     tr_assert((tag & WIRE_KIND) == WIRE_NUMBER);
     buffer_append(out, &tag, 1);
-    put_varint(out, number);
+    wire_put_varint(out, number);
 }
 
 void mx__put_bytes(struct buffer *out, uint8_t tag, struct span bytes)
 {
     tr_assert((tag & WIRE_KIND) == WIRE_BYTES);
     buffer_append(out, &tag, 1);
-    put_varint(out, bytes.size);
+    wire_put_varint(out, bytes.size);
     if (bytes.at != NULL) /* else the caller appends them */
         buffer_append(out, bytes.at, bytes.size);
 }
 
 /* Take a number from the front; false if it is cut or longer than 64 bits. */
-static bool take_varint(struct span *rest, uint64_t *ret_number)
+static bool wire_take_varint(struct span *rest, uint64_t *ret_number)
 {
     uint64_t number = 0;
     uint8_t byte;
@@ -54,10 +54,10 @@ static bool take_varint(struct span *rest, uint64_t *ret_number)
     return false;
 }
 
-static bool take_field(
+static bool wire_take_field(
     struct span *rest, uint64_t *ret_tag, uint64_t *ret_number, struct span *ret_bytes)
 {
-    if (!take_varint(rest, ret_tag) || !take_varint(rest, ret_number))
+    if (!wire_take_varint(rest, ret_tag) || !wire_take_varint(rest, ret_number))
         return false;
     if ((*ret_tag & WIRE_KIND) == WIRE_NUMBER)
         return true;
@@ -69,7 +69,7 @@ static bool take_field(
     return true;
 }
 
-static bool set_field(struct mx__field *field, uint64_t number, struct span bytes)
+static bool wire_set_field(struct mx__field *field, uint64_t number, struct span bytes)
 {
     if ((field->tag & WIRE_KIND) == WIRE_NUMBER && number > UINT32_MAX)
         return false;
@@ -92,10 +92,10 @@ int mx__read_fields(struct span message, struct mx__field *fields, size_t count)
     if ((uint8_t)message.at[0] != MX__MESSAGE_VERSION)
         return MX_EVERSION;
     for (struct span rest = { message.at + 1, message.size - 1 }; rest.size > 0;) {
-        if (!take_field(&rest, &tag, &number, &bytes))
+        if (!wire_take_field(&rest, &tag, &number, &bytes))
             return MX_EFORMAT;
         for (size_t i = 0; i < count; i++)
-            if (fields[i].tag == tag && !set_field(&fields[i], number, bytes))
+            if (fields[i].tag == tag && !wire_set_field(&fields[i], number, bytes))
                 return MX_EFORMAT;
     }
     for (size_t i = 0; i < count; i++)

@@ -147,7 +147,7 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
 
 /* ---- rows ------------------------------------------------------------------------------------- */
 
-static void add_bytes(struct sql_unit *unit, uint8_t type, struct span bytes)
+static void mxstore_add_bytes(struct sql_unit *unit, uint8_t type, struct span bytes)
 {
     if (bytes.at == NULL)
         sql_unit_null(unit);
@@ -170,7 +170,7 @@ void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row)
             sql_unit_int(unit, *(const int64_t *)member);
             member += sizeof(int64_t);
         } else {
-            add_bytes(unit, table->columns[i], *(const struct span *)member);
+            mxstore_add_bytes(unit, table->columns[i], *(const struct span *)member);
             member += sizeof(struct span);
         }
     }
@@ -234,7 +234,7 @@ void mxstore_advance_token(struct sql_unit *unit, struct span from, struct span 
 {
     tr_assert(to.size > 0);
     sql_unit_step(unit, &advance_token, 1);
-    add_bytes(unit, MXSTORE_TEXT, from);
+    mxstore_add_bytes(unit, MXSTORE_TEXT, from);
     sql_unit_text(unit, to);
 }
 

@@ -42,6 +42,7 @@ bool db_query_start_with(struct http_request *request, const struct call_service
 
     if (query == NULL)
         query = http_alloc(request, sizeof *query);
+    tr_assert(query == NULL || query->unit == NULL); /* one at a time */
     if (query != NULL && unit != NULL) {
         *query = (struct db_query){ unit, is_read, data };
         http_set_data(request, query);
@@ -78,6 +79,7 @@ struct sql_unit *db_query_any_result(struct http_request *request, const struct 
     struct sql_unit *unit = query->unit;
     int status;
 
+    tr_assert(unit != NULL); /* a query in flight has its unit */
     sql_ask_end(unit, event->status);
     /* A unit that runs past the deadline may be stored later, which has a label of its own. */
     status = event->status == TR_ETIMEOUT ? TR_ETIMEOUT : sql_unit_status(unit);

@@ -57,7 +57,8 @@ INTEGRATION = ["tools/build.sh release",
                "'test/integration/*.sh' 'test/integration/*.py'"]
 # The services' cases run on both databases in the debug build; under sanitizers `make test` has them on SQLite, and the
 # PostgreSQL backend by its own tests. `make test-long` has all of them.
-ONE_DATABASE = "--without 'test_delivery_*_postgres' --without 'test_packs_*_postgres' --without 'test_users_*_postgres'"
+ONE_DATABASE = "--without 'test_delivery_*_postgres' --without 'test_packs_*_postgres' --without 'test_users_*_postgres' " \
+               "--without 'test_matrix_*_postgres'"
 # These have one thread: ThreadSanitizer has nothing to look for, and takes ten times as long.
 ONE_THREAD = "--without test_delivery_turn --without 'test_delivery_mls_*' --without 'test_runtime_sim*'"
 BUILT = {"TROUPE_BUILD": os.path.join(ROOT, "build/release")}

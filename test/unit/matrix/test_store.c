@@ -1,19 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../sql/place.h"
 #include "matrix/store/store.h"
+#include "postgres.h"
+
+#ifndef STORE_ON_POSTGRES
+#define STORE_ON_POSTGRES 0
+#endif
+
+static struct test_postgres postgres;
 
 static void store_open(struct place *place)
 {
     struct sql_options options;
     int rc;
 
+    if (STORE_ON_POSTGRES)
+        test_postgres_open(&postgres, NULL); /* before there are threads */
     place_init_in_memory(place);
     place_system(place);
-    options = (struct sql_options){
-        .url = place->url, .migrations = mxstore_migrations, .migration_count = MXSTORE_MIGRATIONS
-    };
+    options = (struct sql_options){ .url = STORE_ON_POSTGRES ? postgres.url : place->url,
+        .migrations = mxstore_migrations,
+        .migration_count = MXSTORE_MIGRATIONS };
     rc = place_try_open(place, &options);
     CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), place->why);
+}
+
+static void store_close(struct place *place)
+{
+    place_finish(place);
+    if (STORE_ON_POSTGRES)
+        test_postgres_close(&postgres);
 }
 
 /* Run a unit and destroy it. */
@@ -92,7 +108,7 @@ TEST(store, every_row_comes_back_as_it_was)
 
     store_open(&place);
     MXSTORE_ROWS(ROUND_TRIP)
-    place_finish(&place);
+    store_close(&place);
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */
@@ -117,7 +133,7 @@ TEST(store, the_session_of_another_device_is_refused)
     CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &other), SQL_EROWS);
     ours.login = MXSTORE_SOFT_LOGGED_OUT;
     CHECK_EQ_INT(put(&place, MXSTORE_IS_session, &ours), 0);
-    place_finish(&place);
+    store_close(&place);
 }
 
 TEST(store, changed_keys_of_a_known_device_are_refused)
@@ -138,7 +154,7 @@ TEST(store, changed_keys_of_a_known_device_are_refused)
     device.identity_key = SPAN("curve");
     device.signing_key = SPAN("other");
     CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), SQL_EROWS);
-    place_finish(&place);
+    store_close(&place);
 }
 
 TEST(store, an_outbound_session_never_goes_back)
@@ -157,7 +173,7 @@ TEST(store, an_outbound_session_never_goes_back)
     row.session_id = SPAN("T"); /* rotated */
     row.message_count = 0;
     CHECK_EQ_INT(put(&place, MXSTORE_IS_outbound, &row), 0);
-    place_finish(&place);
+    store_close(&place);
 }
 
 TEST(store, encryption_of_a_room_is_sticky)
@@ -176,7 +192,7 @@ TEST(store, encryption_of_a_room_is_sticky)
     mxstore_row(unit, 0, 0, MXSTORE_IS_room, &back);
     CHECK_EQ_INT(back.is_encrypted, 1);
     sql_unit_destroy(unit);
-    place_finish(&place);
+    store_close(&place);
 }
 
 static struct mxstore_event event_of(struct span id, int64_t seq)
@@ -224,7 +240,7 @@ TEST(store, a_sync_answer_is_stored_whole_or_not_at_all)
     mxstore_row(unit, 0, 0, MXSTORE_IS_token, &back);
     CHECK(span_is(back.next_batch, "s1"));
     sql_unit_destroy(unit);
-    place_finish(&place);
+    store_close(&place);
 }
 
 TEST(store, an_event_is_stored_once)
@@ -240,7 +256,7 @@ TEST(store, an_event_is_stored_once)
     mxstore_row(unit, 0, 0, MXSTORE_IS_event, &back);
     CHECK_EQ_INT(back.seq, 1);
     sql_unit_destroy(unit);
-    place_finish(&place);
+    store_close(&place);
 }
 
 static int claim(struct place *place, int64_t now_ms)
@@ -275,7 +291,7 @@ TEST(store, an_outbox_row_has_one_sender_at_a_time)
     CHECK_EQ_INT(claim(&place, 160), 0); /* the lease ended: its sender is gone */
     CHECK_EQ_INT(sent(&place), 0);
     CHECK_EQ_INT(claim(&place, 1000), SQL_EROWS);
-    place_finish(&place);
+    store_close(&place);
 }
 
 static int move(struct place *place, int64_t origin_ms)
@@ -322,5 +338,5 @@ TEST(store, the_marker_and_the_floor_move_by_their_rules)
     CHECK_EQ_INT(cursor.floor_revision, 2);
     sql_unit_destroy(unit);
     CHECK_EQ_INT(floor_step(&place, 2, MXSTORE_NO_FLOOR), 0);
-    place_finish(&place);
+    store_close(&place);
 }

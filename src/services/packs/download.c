@@ -149,14 +149,15 @@ static void add_headers(struct http_request *request, const struct download *dow
 
 /* Bad verdicts. Any other means: retry (also one that was verified and evicted ASKS_MAX times). */
 static const struct {
+    unsigned status;
     const char *label, *text;
 } bad_verdicts[] = {
-    [PACK_DAMAGED] = { "PackDamaged",
+    [PACK_DAMAGED] = { 500, "PackDamaged",
         "The stored file differs from the published one and is not sent; the operator has to "
         "repair it." },
-    [PACK_MISSING] = { "PackMissing",
+    [PACK_MISSING] = { 500, "PackMissing",
         "The stored file of this version is missing; the operator has to restore it." },
-    [PACK_UNREADABLE] = { "PackUnreadable",
+    [PACK_UNREADABLE] = { 500, "PackUnreadable",
         "The stored file of this version cannot be read; the operator has to repair it." },
 };
 
@@ -164,7 +165,8 @@ static void refuse_verdict(struct http_request *request, enum pack_verdict verdi
 {
     metric_add(&metrics[REFUSED], 1);
     if (verdict >= PACK_DAMAGED && verdict <= PACK_UNREADABLE) {
-        http_respond_error(request, 500, bad_verdicts[verdict].label, bad_verdicts[verdict].text);
+        http_respond_error(request, bad_verdicts[verdict].status, bad_verdicts[verdict].label,
+            bad_verdicts[verdict].text);
         return;
     }
     http_add_header(request, "Retry-After", SPAN("1"));

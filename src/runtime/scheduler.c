@@ -115,7 +115,9 @@ void tr__worker_advance(struct tr__worker *worker, uint64_t now)
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
-inline struct tr_box *tr__worker_pick(struct tr__worker *worker)
+/* These two are inlined in the loop of a worker; tr__worker_pick and tr__worker_run serve drive.c. */
+
+static inline struct tr_box *worker_pick(struct tr__worker *worker)
 {
     struct tr_box *box;
 
@@ -138,7 +140,7 @@ inline struct tr_box *tr__worker_pick(struct tr__worker *worker)
     return box;
 }
 
-inline void tr__worker_run(struct tr__worker *worker, struct tr_box *box)
+static inline void worker_run(struct tr__worker *worker, struct tr_box *box)
 {
     worker->turn_ns = worker->now_ns;
     if (unlikely(worker->sample_box == box)) {
@@ -154,6 +156,16 @@ inline void tr__worker_run(struct tr__worker *worker, struct tr_box *box)
     /* Release: the turn's reads of published values come before. See snapshot.c. */
     atomic_store_explicit(
         &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
+}
+
+struct tr_box *tr__worker_pick(struct tr__worker *worker)
+{
+    return worker_pick(worker);
+}
+
+void tr__worker_run(struct tr__worker *worker, struct tr_box *box)
+{
+    worker_run(worker, box);
 }
 
 /* ---- idle ----------------------------------------------------------------------------------- */
@@ -333,10 +345,10 @@ void *tr__worker_main(void *argument)
     tr__self = worker;
     worker->now_ns = worker->tick_ns = tr__now(system);
     for (;;) {
-        struct tr_box *box = tr__worker_pick(worker);
+        struct tr_box *box = worker_pick(worker);
 
         if (likely(box != NULL)) {
-            tr__worker_run(worker, box);
+            worker_run(worker, box);
             continue;
         }
         if (unlikely(tr__get(system->ending)))

@@ -115,7 +115,7 @@ static bool read_params(struct http_request *request, struct edit *edit)
 
     if (kind->params == NULL)
         return true;
-    if (http_method(request) == HTTP_GET)
+    if (http_route(request)->method == HTTP_GET) /* HEAD uses it too */
         param_read_query(&reader, kind->params, edit->values);
     else
         param_read_body(&reader, kind->params, edit->values);

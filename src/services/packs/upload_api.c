@@ -126,7 +126,8 @@ static struct upload_job *take_upload_job(
     if (event->status == 0 && job->status != 0)
         respond_upload_error(request, job);
     else
-        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "uploads");
+        http_respond_lost(
+            request, event->status, http_route(request)->method != HTTP_GET, "uploads");
     upload_job_unref(job);
     return NULL;
 }

@@ -175,6 +175,25 @@ TEST(message_mls, is_sent_and_read_back_without_base64)
     play_end(&play);
 }
 
+TEST(acts, a_head_request_is_answered_like_a_get)
+{
+    static const char *const calls[] = { "getConvo", "getEpoch", "getPolicy" };
+    struct web_answer answer;
+    struct play play;
+    char path[96], *header;
+
+    play_begin(&play);
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        (void)snprintf(path, sizeof path, "/xrpc/" XRPC_PREFIX "%s?convoId=g1", calls[i]);
+        header = caller_header(&play.ada, calls[i]);
+        answer = web_ask(http_server_address(play.site.server), "HEAD", path, header, "");
+        CHECK_MSG(answer.status == 200, "%s: %u", calls[i], answer.status);
+        web_answer_free(&answer);
+        free(header);
+    }
+    play_end(&play);
+}
+
 TEST(message_mls, is_refused_when_the_query_or_the_body_is_wrong)
 {
     static const struct {
@@ -201,6 +220,9 @@ TEST(message_mls, is_refused_when_the_query_or_the_body_is_wrong)
     put_private(&message, 1, MLS_APPLICATION, "words");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_bytes(&play, cases[i].call, "message/mls", &message, 400, cases[i].label);
+    /* A list that ends in a comma has an empty last item. */
+    expect_bytes(&play, "addMembers?convoId=g1&didList=did:plc:ewvi7nxzyoun6zhxrhs64oiz,",
+        "message/mls", &message, 400, "didList[1] must not be empty.");
     expect_bytes(&play, SEND "x", "message/mls", &empty, 400, "InvalidRequest");
     expect_bytes(&play, SEND "x", "text/plain", &message, 400, "not JSON");
     message.size--;

@@ -1101,7 +1101,7 @@ TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
     CHECK_EQ_INT(upload_file_write(&file, "first ", 6), 0);
     for (uint64_t n = 1; rc != 0; n++) {
         CHECK(n < 100);
-        upload_file_close(&file); /* as after a restart */
+        upload_file_fini(&file); /* as after a restart */
         upload_file_init(&file, objects, id);
         CHECK_EQ_INT(upload_file_look(&file, &modified_ns), 0);
         CHECK_EQ_U64(file.offset, 6);
@@ -1118,7 +1118,7 @@ TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
         base_fault_countdown(0, 0);
         CHECK(rc == 0 || rc == TR_ENOMEM);
     }
-    upload_file_close(&file);
+    upload_file_fini(&file);
     objects_close(&objects);
     CHECK_EQ_INT(nftw(place, site_remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
 }

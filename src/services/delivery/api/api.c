@@ -61,7 +61,9 @@ static void put_list(struct json_writer *writer, struct span values)
     struct span value;
 
     json_put_array(writer, NULL);
-    while (values.size > 0 && span_cut(&values, ',', &value))
+    if (values.size == 0) /* no item; behind a last comma there is one, which is empty */
+        values.at = NULL;
+    while (span_cut(&values, ',', &value))
         json_put_string(writer, NULL, value);
     json_put_end(writer);
 }
@@ -148,7 +150,7 @@ static bool read_request(struct api_body *body)
 {
     const struct api_call *call = body->call;
 
-    if (http_method(body->request) == HTTP_GET) {
+    if (http_route(body->request)->method == HTTP_GET) { /* HEAD uses the route of GET */
         body->act = api_create_query_act(body->request, call->type, auth_claims_of(body->request));
         if (body->act == NULL)
             return false;
@@ -292,7 +294,8 @@ void api_respond(struct http_request *request, const struct tr_event *event, str
     if (event->status == 0 && act->status != 0)
         act_respond(request, act);
     else
-        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
+        http_respond_lost(
+            request, event->status, http_route(request)->method != HTTP_GET, "conversation");
 }
 
 /* Return the act if its status is 200. NULL: the request was answered, and the act freed. */

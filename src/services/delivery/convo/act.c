@@ -111,8 +111,8 @@ void act_respond(struct http_request *request, struct act *act)
     else if (act->status == 503 || act->status == 429)
         http_respond_shed(request, act->status, 1, act->label);
     else if (!call_may_answer(http_service(request), act->answer.size))
-        http_respond_lost(
-            request, TR_ENOMEM, act->status < 300 && http_method(request) != HTTP_GET, "answers");
+        http_respond_lost(request, TR_ENOMEM,
+            act->status < 300 && http_route(request)->method != HTTP_GET, "answers");
     else if (act->answer.size > 0)
         http_respond_buffer(request, act->status,
             act->is_answer_mls ? "message/mls" : "application/json", &act->answer);

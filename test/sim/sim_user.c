@@ -188,11 +188,11 @@ static int start_pull(struct device *device, struct tr_context *ctx)
     int rc;
 
     CHECK(unit != NULL);
-    STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_TEXT(user));
-    STEP(unit, &user_pull, SQL_ROWS_ANY, VALUE_TEXT(user),
+    UNIT_STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_TEXT(user));
+    UNIT_STEP(unit, &user_pull, SQL_ROWS_ANY, VALUE_TEXT(user),
         VALUE_INT(now.copies[device->index].cursor), VALUE_INT(1 + tr_random(ctx) % 4),
         VALUE_INT(USER_PULL_BYTES_MAX));
-    STEP(unit, &user_last_row, SQL_ROWS_ANY, VALUE_TEXT(user));
+    UNIT_STEP(unit, &user_last_row, SQL_ROWS_ANY, VALUE_TEXT(user));
     sql_client_init(&device->sql, now.users->calls.sql);
     rc = sql_read(ctx, &device->sql, unit, &(struct sql_submit_options){ .tag = TAG_ASK });
     if (rc < 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.h: add a statement and its values to a unit in one expression:
  *
- *     STEP(unit, &insert_key, 1, VALUE_INT(pack->id), VALUE_TEXT(statement), VALUE_INT(now_ms)); */
+ *     UNIT_STEP(unit, &insert_key, 1, VALUE_INT(pack->id), VALUE_TEXT(statement), VALUE_INT(now_ms)); */
 #ifndef SERVICES_COMMON_STEP_H
 #define SERVICES_COMMON_STEP_H
 
@@ -25,7 +25,7 @@ struct step_value {
 /* clang-format on */
 
 /* Add a statement that must change or return `rows` rows, with its values from $1 on. */
-#define STEP(unit_, statement_, rows_, ...)                                                        \
+#define UNIT_STEP(unit_, statement_, rows_, ...)                                                   \
     step_add((unit_), (statement_), (rows_), (const struct step_value[]){ __VA_ARGS__ },           \
         sizeof((const struct step_value[]){ __VA_ARGS__ }) / sizeof(struct step_value))
 void step_add(struct sql_unit *unit, const struct sql_statement *statement, int64_t rows,

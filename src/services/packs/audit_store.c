@@ -20,7 +20,7 @@ static struct span or_null(const char *text)
 
 void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct packs_view *view)
 {
-    STEP(unit, &put_audit, 1, VALUE_INT(view->audit_id_next), VALUE_CHARS(edit->actor),
+    UNIT_STEP(unit, &put_audit, 1, VALUE_INT(view->audit_id_next), VALUE_CHARS(edit->actor),
         VALUE_CHARS(edit->kind->action), VALUE_TEXT(or_null(edit->pack)),
         VALUE_TEXT(or_null(edit->version)), VALUE_TEXT(or_null(edit->release)),
         VALUE_INT(edit->now_ms));
@@ -48,7 +48,7 @@ static void plan_list(struct edit *edit, const struct packs_view *view, struct s
     struct span pack = edit->values[AUDIT_PACK].text;
 
     (void)view;
-    STEP(unit, pack.at == NULL ? &list_audit : &list_audit_of, SQL_ROWS_ANY,
+    UNIT_STEP(unit, pack.at == NULL ? &list_audit : &list_audit_of, SQL_ROWS_ANY,
         VALUE_INT(edit->values[AUDIT_BEFORE].number), VALUE_INT(edit->values[AUDIT_LIMIT].number));
     if (pack.at != NULL)
         sql_unit_text(unit, pack);

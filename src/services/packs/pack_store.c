@@ -54,7 +54,7 @@ static void plan_register(struct edit *edit, const struct packs_view *view, stru
     else if (view->pack_count >= CATALOGUE_PACKS_MAX)
         edit_refuse(edit, 409, "CatalogueFull", "The catalogue has 4,096 packs; that is the most.");
     else
-        STEP(unit, &add_pack, 1, VALUE_INT(view->pack_id_next), VALUE_CHARS(edit->pack),
+        UNIT_STEP(unit, &add_pack, 1, VALUE_INT(view->pack_id_next), VALUE_CHARS(edit->pack),
             VALUE_TEXT(or_else(edit->values[KIND].text, "pack")),
             VALUE_TEXT(or_else(edit->values[LANGUAGE].text, "und")), /* RFC 5646: undetermined */
             VALUE_TEXT(or_else(edit->values[TITLE].text, "")),
@@ -73,7 +73,7 @@ static void plan_describe(struct edit *edit, const struct packs_view *view, stru
     const struct pack *pack = edit_pack(edit, view);
 
     if (pack != NULL)
-        STEP(unit, &describe_pack, 1, VALUE_INT(pack->id), VALUE_TEXT(edit->values[KIND].text),
+        UNIT_STEP(unit, &describe_pack, 1, VALUE_INT(pack->id), VALUE_TEXT(edit->values[KIND].text),
             VALUE_TEXT(edit->values[LANGUAGE].text), VALUE_TEXT(edit->values[TITLE].text),
             VALUE_TEXT(edit->values[DESCRIPTION].text), VALUE_INT(edit->now_ms));
 }
@@ -147,7 +147,7 @@ static void plan_key(struct edit *edit, const struct packs_view *view, struct sq
     else if (keys.count == count) /* the statement adds a key that the pack has */
         edit_done(edit);
     else
-        STEP(unit, &insert_key, 1, VALUE_INT(pack->id), VALUE_INT(pack->key_count + 1),
+        UNIT_STEP(unit, &insert_key, 1, VALUE_INT(pack->id), VALUE_INT(pack->key_count + 1),
             VALUE_CHARS(statement.subject),
             VALUE_INT(statement.is_retire ? PACK_KEY_RETIRED : PACK_KEY_CURRENT), VALUE_TEXT(text),
             VALUE_BLOB(bytes, sizeof bytes), VALUE_INT(edit->now_ms));

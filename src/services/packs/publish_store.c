@@ -37,23 +37,23 @@ SQL_STATEMENT(add_key, "INSERT INTO pack_keys (pack, place, signing_key, state, 
 
 static void add_deactivate(struct sql_unit *unit, const struct pack *pack)
 {
-    STEP(unit, &deactivate, pack->active == NULL ? 0 : 1, VALUE_INT(pack->id));
+    UNIT_STEP(unit, &deactivate, pack->active == NULL ? 0 : 1, VALUE_INT(pack->id));
 }
 
 static void add_activate(struct sql_unit *unit, int64_t version_id, int64_t now_ms)
 {
-    STEP(unit, &activate, 1, VALUE_INT(version_id), VALUE_INT(now_ms));
+    UNIT_STEP(unit, &activate, 1, VALUE_INT(version_id), VALUE_INT(now_ms));
 }
 
 static void add_state(
     struct sql_unit *unit, const struct pack *pack, enum pack_state state, int64_t now_ms)
 {
-    STEP(unit, &set_state, 1, VALUE_INT(pack->id), VALUE_INT(state), VALUE_INT(now_ms));
+    UNIT_STEP(unit, &set_state, 1, VALUE_INT(pack->id), VALUE_INT(state), VALUE_INT(now_ms));
 }
 
 static void add_pop(struct sql_unit *unit, const struct pack *pack, int64_t place)
 {
-    STEP(unit, &pop_history, SQL_ROWS_ANY, VALUE_INT(pack->id), VALUE_INT(place));
+    UNIT_STEP(unit, &pop_history, SQL_ROWS_ANY, VALUE_INT(pack->id), VALUE_INT(place));
 }
 
 static const struct pack_version *version_by_id(const struct pack *pack, int64_t id)
@@ -112,10 +112,10 @@ static void add_signature(const struct edit *edit, const struct pack *pack,
 
     if (pack_signature_decode(edit->values[SIGNATURE].text, signature) < 0)
         return; /* cannot be: manifest_check has verified it */
-    STEP(unit, &sign, 1, VALUE_INT(version->id), VALUE_TEXT(edit->values[MANIFEST].text),
+    UNIT_STEP(unit, &sign, 1, VALUE_INT(version->id), VALUE_TEXT(edit->values[MANIFEST].text),
         VALUE_BLOB(signature, sizeof signature), VALUE_CHARS(manifest->key));
     if (pack->key_count == 0)
-        STEP(unit, &add_key, 1, VALUE_INT(pack->id), VALUE_CHARS(manifest->key),
+        UNIT_STEP(unit, &add_key, 1, VALUE_INT(pack->id), VALUE_CHARS(manifest->key),
             VALUE_INT(edit->now_ms));
 }
 
@@ -174,9 +174,9 @@ static void plan_publish_version(
     add_deactivate(unit, pack);
     add_activate(unit, version->id, edit->now_ms);
     add_state(unit, pack, PACK_PUBLISHED, edit->now_ms);
-    STEP(unit, &push_history, 1, VALUE_INT(pack->id), VALUE_INT(pack->history_place + 1),
+    UNIT_STEP(unit, &push_history, 1, VALUE_INT(pack->id), VALUE_INT(pack->history_place + 1),
         VALUE_INT(version->id), VALUE_INT(edit->now_ms));
-    STEP(unit, &trim_history, SQL_ROWS_ANY, VALUE_INT(pack->id),
+    UNIT_STEP(unit, &trim_history, SQL_ROWS_ANY, VALUE_INT(pack->id),
         VALUE_INT(pack->history_place + 1 - PACK_HISTORY_MAX));
 }
 
@@ -242,7 +242,7 @@ static void plan_disable(struct edit *edit, const struct packs_view *view, struc
         edit_done(edit);
         return;
     }
-    STEP(unit, &disable, 1, VALUE_INT(version->id));
+    UNIT_STEP(unit, &disable, 1, VALUE_INT(version->id));
     if (version->is_active)
         plan_without_active(edit, pack, unit);
     edit->invalidated = version->id;

@@ -120,8 +120,9 @@ static void plan_create(struct edit *edit, const struct packs_view *view, struct
     }
     (void)snprintf(edit->release, sizeof edit->release, "%016llx%016llx",
         (unsigned long long)env->random(env->data), (unsigned long long)env->random(env->data));
-    STEP(unit, &add_release, 1, VALUE_CHARS(edit->release), VALUE_TEXT(edit->values[NAME].text),
-        VALUE_TEXT(edit->values[NOTES].text), VALUE_CHARS(edit->data), VALUE_INT(edit->now_ms));
+    UNIT_STEP(unit, &add_release, 1, VALUE_CHARS(edit->release),
+        VALUE_TEXT(edit->values[NAME].text), VALUE_TEXT(edit->values[NOTES].text),
+        VALUE_CHARS(edit->data), VALUE_INT(edit->now_ms));
 }
 
 const struct edit_kind create_release_edit = { .action = "create_release",
@@ -163,7 +164,7 @@ static void plan_artifact(struct edit *edit, const struct packs_view *view, stru
     if (release->artifact_count >= CATALOGUE_ARTIFACTS_MAX)
         edit_refuse(edit, 409, "CatalogueFull", "The release has 64 artifacts; that is the most.");
     else
-        STEP(unit, &put_artifact_row, 1, VALUE_CHARS(edit->release), VALUE_INT(pack->id),
+        UNIT_STEP(unit, &put_artifact_row, 1, VALUE_CHARS(edit->release), VALUE_INT(pack->id),
             VALUE_TEXT(edit->values[ROLE].text), VALUE_INT(edit->values[IS_REQUIRED].number),
             VALUE_TEXT(edit->values[VERSION].text));
 }
@@ -185,7 +186,7 @@ static void plan_remove_artifact(
     for (uint32_t i = 0; i < release->artifact_count; i++) {
         if (release->artifacts[i].pack != pack)
             continue;
-        STEP(unit, &remove_artifact_row, 1, VALUE_CHARS(edit->release), VALUE_INT(pack->id));
+        UNIT_STEP(unit, &remove_artifact_row, 1, VALUE_CHARS(edit->release), VALUE_INT(pack->id));
         return;
     }
     edit_refuse(edit, 404, "ArtifactNotFound", "The release has no artifact of this pack.");
@@ -311,7 +312,7 @@ static void add_pin(
 {
     const struct pack_version *version = release_choice(artifact);
 
-    STEP(unit, &pin, 1, VALUE_CHARS(release->id), VALUE_INT(artifact->pack->id),
+    UNIT_STEP(unit, &pin, 1, VALUE_CHARS(release->id), VALUE_INT(artifact->pack->id),
         VALUE_CHARS(version->version), VALUE_BLOB(version->sha256, sizeof version->sha256),
         VALUE_INT(version->size));
 }
@@ -327,11 +328,11 @@ static void plan_publish_release(
         refuse_invalid(edit, release);
         return;
     }
-    STEP(unit, &publish_row, 1, VALUE_CHARS(release->id), VALUE_INT(view->release_place_next),
+    UNIT_STEP(unit, &publish_row, 1, VALUE_CHARS(release->id), VALUE_INT(view->release_place_next),
         VALUE_INT(edit->now_ms));
     for (uint32_t i = 0; i < release->artifact_count; i++)
         add_pin(unit, release, &release->artifacts[i]);
-    STEP(unit, &unpinned, 0, VALUE_CHARS(release->id));
+    UNIT_STEP(unit, &unpinned, 0, VALUE_CHARS(release->id));
 }
 
 const struct edit_kind publish_release_edit = {
@@ -349,7 +350,7 @@ static void plan_deprecate(struct edit *edit, const struct packs_view *view, str
     if (release->state == RELEASE_DEPRECATED)
         edit_done(edit);
     else if (release->state == RELEASE_PUBLISHED)
-        STEP(unit, &deprecate_row, 1, VALUE_CHARS(release->id), VALUE_INT(edit->now_ms));
+        UNIT_STEP(unit, &deprecate_row, 1, VALUE_CHARS(release->id), VALUE_INT(edit->now_ms));
     else
         edit_refuse(edit, 409, "ReleaseNotPublished",
             "The release is a draft; only a published release can be deprecated.");

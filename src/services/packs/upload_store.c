@@ -56,7 +56,7 @@ struct sql_unit *upload_insert_unit(
     struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL)
-        STEP(unit, &insert_upload, 1, VALUE_CHARS(id), VALUE_INT(facts->pack),
+        UNIT_STEP(unit, &insert_upload, 1, VALUE_CHARS(id), VALUE_INT(facts->pack),
             VALUE_CHARS(facts->version), VALUE_TEXT(encoding_text(facts)),
             VALUE_BLOB(facts->sha256, sizeof facts->sha256), VALUE_INT(facts->size),
             VALUE_CHARS(facts->type), VALUE_CHARS(facts->actor), VALUE_INT(now_ms));
@@ -68,7 +68,7 @@ struct sql_unit *upload_delete_unit(struct span id)
     struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL)
-        STEP(unit, &delete_upload, SQL_ROWS_ANY, VALUE_TEXT(id));
+        UNIT_STEP(unit, &delete_upload, SQL_ROWS_ANY, VALUE_TEXT(id));
     return unit;
 }
 
@@ -161,9 +161,10 @@ static void plan_version(struct edit *edit, const struct packs_view *view,
         edit_refuse(
             edit, 409, "CatalogueFull", "The catalogue has 16,384 versions; that is the most.");
     else
-        STEP(unit, &insert_version, 1, VALUE_INT(view->version_id_next), VALUE_INT(facts->pack),
-            VALUE_CHARS(facts->version), VALUE_BLOB(facts->sha256, sizeof facts->sha256),
-            VALUE_INT(facts->size), VALUE_CHARS(facts->type), VALUE_INT(edit->now_ms));
+        UNIT_STEP(unit, &insert_version, 1, VALUE_INT(view->version_id_next),
+            VALUE_INT(facts->pack), VALUE_CHARS(facts->version),
+            VALUE_BLOB(facts->sha256, sizeof facts->sha256), VALUE_INT(facts->size),
+            VALUE_CHARS(facts->type), VALUE_INT(edit->now_ms));
 }
 
 static void plan_variant(struct edit *edit, const struct pack_version *version,
@@ -174,9 +175,9 @@ static void plan_variant(struct edit *edit, const struct pack_version *version,
     else if (upload_find_variant(version, facts->encoding)->there)
         edit_refuse(edit, 409, "VariantExists", UPLOAD_VARIANT_EXISTS);
     else
-        STEP(unit, &insert_variant, 1, VALUE_INT(version->id), VALUE_TEXT(encoding_text(facts)),
-            VALUE_BLOB(facts->sha256, sizeof facts->sha256), VALUE_INT(facts->size),
-            VALUE_INT(edit->now_ms));
+        UNIT_STEP(unit, &insert_variant, 1, VALUE_INT(version->id),
+            VALUE_TEXT(encoding_text(facts)), VALUE_BLOB(facts->sha256, sizeof facts->sha256),
+            VALUE_INT(facts->size), VALUE_INT(edit->now_ms));
 }
 
 static bool is_same(const struct pack_version *version, const struct upload_facts *facts)
@@ -205,7 +206,7 @@ static void plan_upload(struct edit *edit, const struct packs_view *view, struct
     else if (!is_same(version, &finished->facts))
         refuse_version(edit);
     /* The same version is there: an answer was lost and the client repeats its request. */
-    STEP(unit, &delete_upload, SQL_ROWS_ANY, VALUE_CHARS(finished->id));
+    UNIT_STEP(unit, &delete_upload, SQL_ROWS_ANY, VALUE_CHARS(finished->id));
 }
 
 static void explain_upload(struct edit *edit, const struct sql_unit *unit)

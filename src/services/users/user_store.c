@@ -116,9 +116,9 @@ struct sql_unit *user_unit_load(const char *user)
 
     if (unit == NULL)
         return NULL;
-    STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_CHARS(user));
-    STEP(unit, &count_items, SQL_ROWS_ANY, VALUE_CHARS(user));
-    STEP(unit, &user_last_epoch, SQL_ROWS_ANY, VALUE_CHARS(user));
+    UNIT_STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_CHARS(user));
+    UNIT_STEP(unit, &count_items, SQL_ROWS_ANY, VALUE_CHARS(user));
+    UNIT_STEP(unit, &user_last_epoch, SQL_ROWS_ANY, VALUE_CHARS(user));
     return unit;
 }
 
@@ -128,7 +128,7 @@ struct sql_unit *user_unit_load(const char *user)
 static void put_write(struct sql_unit *unit, const struct sql_statement *statement,
     const struct user_job *job, const struct user_change *change, int64_t seq)
 {
-    STEP(unit, statement, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(change->kind),
+    UNIT_STEP(unit, statement, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(change->kind),
         VALUE_TEXT(change->item), VALUE_INT(seq), VALUE_INT(change->updated_ms),
         VALUE_TEXT(job->device), VALUE_INT(change->is_deleted), VALUE_TEXT(change->body),
         VALUE_INT(job->now_ms), VALUE_TEXT(change->session));
@@ -142,19 +142,19 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *e
     tr_assert(seq >= 0);
     if (unit == NULL)
         return NULL;
-    STEP(unit, &advance, 1, VALUE_CHARS(job->user), VALUE_INT(seq + job->change_count),
+    UNIT_STEP(unit, &advance, 1, VALUE_CHARS(job->user), VALUE_INT(seq + job->change_count),
         VALUE_INT(seq));
-    STEP(unit, &note_device, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_TEXT(job->device),
+    UNIT_STEP(unit, &note_device, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_TEXT(job->device),
         VALUE_TEXT(job->os), VALUE_TEXT(job->model), VALUE_TEXT(job->app_version),
         VALUE_INT(job->now_ms), VALUE_INT(USER_DEVICES_MAX));
-    STEP(unit, &forget_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user),
+    UNIT_STEP(unit, &forget_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user),
         VALUE_INT(job->now_ms - CONFLICT_KEPT_MS));
     step = 3;
     for (uint32_t i = 0; i < job->change_count; i++) {
         struct user_change *change = &job->changes[i];
 
         if (change->kind == USER_SESSION_ITEM) {
-            STEP(unit, &find_session, SQL_ROWS_ANY, VALUE_CHARS(job->user),
+            UNIT_STEP(unit, &find_session, SQL_ROWS_ANY, VALUE_CHARS(job->user),
                 VALUE_TEXT(change->session));
             step++;
         }
@@ -166,12 +166,12 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *e
     }
     job->limit_step = 0;
     if (job->rows_max > 0) {
-        STEP(unit, &check_rows, 1, VALUE_CHARS(job->user), VALUE_INT(job->rows_max));
+        UNIT_STEP(unit, &check_rows, 1, VALUE_CHARS(job->user), VALUE_INT(job->rows_max));
         job->limit_step = step;
     }
     if (epoch != NULL) {
-        STEP(unit, &note_epoch, 1, VALUE_CHARS(job->user), VALUE_INT(seq), VALUE_CHARS(epoch));
-        STEP(
+        UNIT_STEP(unit, &note_epoch, 1, VALUE_CHARS(job->user), VALUE_INT(seq), VALUE_CHARS(epoch));
+        UNIT_STEP(
             unit, &forget_epochs, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(USER_EPOCHS_MAX));
     }
     return unit;

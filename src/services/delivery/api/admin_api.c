@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "services/common/call.h"
+#include "services/common/step.h"
 #include "services/common/text.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/store/audit.h"
@@ -317,10 +318,9 @@ static struct sql_unit *audit_unit(const struct param_value *values)
 
     if (unit == NULL)
         return NULL;
-    sql_unit_step(unit, is_of_convo ? &audit_list_of : &audit_list, SQL_ROWS_ANY);
-    sql_unit_int(unit, values[AUDIT_CURSOR].number);
-    sql_unit_text(unit, values[AUDIT_CURSOR].text);
-    sql_unit_int(unit, values[AUDIT_LIMIT].number + 1); /* one more, to know that there is more */
+    UNIT_STEP(unit, is_of_convo ? &audit_list_of : &audit_list, SQL_ROWS_ANY,
+        VALUE_INT(values[AUDIT_CURSOR].number), VALUE_TEXT(values[AUDIT_CURSOR].text),
+        VALUE_INT(values[AUDIT_LIMIT].number + 1)); /* one more, to know that there is more */
     if (is_of_convo)
         sql_unit_text(unit, values[AUDIT_CONVO].text);
     return unit;

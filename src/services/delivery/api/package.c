@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "services/common/step.h"
 #include "services/common/text.h"
 #include "services/delivery/api/api.h"
 #include "sql/unit.h"
@@ -146,36 +147,21 @@ static void package_add_steps(struct sql_unit *unit, struct package_upload *uplo
     const struct package_rule *rule, uint64_t lease_s, bool is_registered)
 {
     struct span key = upload->package.leaf.signature_key;
+    struct span device = upload->device.at == NULL ? SPAN("") : upload->device; /* never NULL */
     int64_t now_s = (int64_t)rule->lifetime.now_s;
 
     tr_assert(upload->label == NULL && upload->ref_size > 0);
     upload->step = unit->step_count;
-    sql_unit_step(unit, &package_put, SQL_ROWS_ANY);
-    sql_unit_blob(unit, upload->ref, upload->ref_size);
-    sql_unit_text(unit, rule->did);
-    sql_unit_text(unit, upload->device);
-    sql_unit_int(unit, upload->package.suite);
-    sql_unit_blob(unit, upload->package.bytes.at, upload->package.bytes.size);
-    sql_unit_int(unit, upload->not_after_s);
-    sql_unit_int(unit, upload->is_last_resort);
-    sql_unit_int(unit, now_s);
-    sql_unit_blob(unit, key.at, key.size);
-    sql_unit_int(unit, PACKAGES_FREE_MAX);
-    sql_unit_int(unit, PACKAGES_DEVICE_MAX);
-    sql_unit_int(unit, is_registered);
-
-    sql_unit_step(unit, &package_why_not, 1);
-    sql_unit_blob(unit, upload->ref, upload->ref_size);
-    sql_unit_text(unit, rule->did);
-    sql_unit_text(unit, upload->device);
-    sql_unit_blob(unit, key.at, key.size);
-
-    sql_unit_step(unit, &package_retire_last_resorts, SQL_ROWS_ANY);
-    sql_unit_text(unit, rule->did);
-    sql_unit_text(unit, upload->device);
-    sql_unit_int(unit, upload->is_last_resort ? upload->package.suite : -1);
-    sql_unit_blob(unit, upload->ref, upload->ref_size);
-    sql_unit_int(unit, now_s + (int64_t)lease_s);
+    UNIT_STEP(unit, &package_put, SQL_ROWS_ANY, VALUE_BLOB(upload->ref, upload->ref_size),
+        VALUE_TEXT(rule->did), VALUE_TEXT(device), VALUE_INT(upload->package.suite),
+        VALUE_BYTES(upload->package.bytes), VALUE_INT(upload->not_after_s),
+        VALUE_INT(upload->is_last_resort), VALUE_INT(now_s), VALUE_BYTES(key),
+        VALUE_INT(PACKAGES_FREE_MAX), VALUE_INT(PACKAGES_DEVICE_MAX), VALUE_INT(is_registered));
+    UNIT_STEP(unit, &package_why_not, 1, VALUE_BLOB(upload->ref, upload->ref_size),
+        VALUE_TEXT(rule->did), VALUE_TEXT(device), VALUE_BYTES(key));
+    UNIT_STEP(unit, &package_retire_last_resorts, SQL_ROWS_ANY, VALUE_TEXT(rule->did),
+        VALUE_TEXT(device), VALUE_INT(upload->is_last_resort ? upload->package.suite : -1),
+        VALUE_BLOB(upload->ref, upload->ref_size), VALUE_INT(now_s + (int64_t)lease_s));
 }
 
 static void package_stored(struct package_upload *upload, const struct sql_unit *unit)

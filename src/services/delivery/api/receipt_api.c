@@ -116,7 +116,7 @@ const struct call call_get_receipts = {
     .steps =
         CALL_STEPS([STEP_HEAD] = { STEP(receipt_find_head, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)),
                        .missing = REFUSE_NO_CONVO },
-            [STEP_MEMBER] = { STEP(receipt_find_member, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
+            [STEP_MEMBER] = { STEP(role_find_member, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
                                   ARG_CALLER),
                 .missing = REFUSE_STRANGER },
             [STEP_NEWEST] = { STEP(receipt_find_newest, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)) },

@@ -14,7 +14,7 @@ uint32_t recipients_owner_count(const struct act *act)
 void recipients_ask_owners(const struct act *act, struct sql_unit *unit)
 {
     for (uint32_t i = 0; unit != NULL && i < recipients_owner_count(act); i++)
-        STEP(unit, &find_package, SQL_ROWS_ANY, VALUE_BYTES(act->members->adds[i].reference));
+        UNIT_STEP(unit, &find_package, SQL_ROWS_ANY, VALUE_BYTES(act->members->adds[i].reference));
 }
 
 /* Copies the owners into the act's memory. False: a key package is unknown. */

@@ -127,7 +127,7 @@ const struct call call_rejoin = {
                              ARG_INT(REJOINS_MAX)),
             .refusal = REFUSE_MANY(REJOINS_RETRY_S, "RateLimitExceeded",
                 "You asked to rejoin ten times within an hour, which is the most; wait.") },
-        [STEP_MEMBER] = { STEP(rejoin_find_member, 1, ARG_PARAM(REJOIN_CONVO), ARG_CALLER),
+        [STEP_MEMBER] = { STEP(role_find_member, 1, ARG_PARAM(REJOIN_CONVO), ARG_CALLER),
             .refusal = REFUSE_STRANGER },
         /* A package of another suite would wait for a claim that never takes it. */
         [STEP_SUITE] = { STEP(rejoin_find_suite, 1, ARG_PARAM(REJOIN_CONVO),

@@ -162,7 +162,7 @@ const struct call call_warn_member = {
     .role_of = &role_in_convo,
     .role = ROLE_MODERATOR,
     .check = check_warning,
-    .steps = CALL_STEPS({ STEP(report_is_member, 1, ARG_PARAM(WARN_CONVO), ARG_PARAM(WARN_MEMBER)),
+    .steps = CALL_STEPS({ STEP(role_find_member, 1, ARG_PARAM(WARN_CONVO), ARG_PARAM(WARN_MEMBER)),
                             .refusal = REFUSE(404, "TargetNotMember",
                                 "The warned account is not a member of this conversation.") },
         { STEP(warning_put, 1, ARG_ID, ARG_PARAM(WARN_CONVO), ARG_PARAM(WARN_MEMBER), ARG_CALLER,

@@ -238,12 +238,10 @@ static enum convo_plan commit_plan(struct convo *convo, struct convo_op *op)
 
 /* The rows of a commit are the proposals of its bundle, the commit, and the application message that
  * may come with it. Subscribers hear of them in this order. */
-static struct delivery_event commit_event(
-    const struct convo *convo, const struct convo_op *op, uint32_t row)
+static struct delivery_event commit_event(const struct convo_op *op, uint32_t row)
 {
     const struct commit_act *commit = act_commit(op->act);
-    struct delivery_event event = { .convo = convo_span(convo),
-        .seq = op->before.seq + 1 + row,
+    struct delivery_event event = { .seq = op->before.seq + 1 + row,
         .kind = MLS_PROPOSAL,
         .base_epoch = op->before.epoch,
         .epoch = op->before.epoch,
@@ -267,7 +265,7 @@ static void store_row(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, uint32_t row)
 {
     const struct commit_act *commit = act_commit(op->act);
-    const struct delivery_event event = commit_event(convo, op, row);
+    const struct delivery_event event = commit_event(op, row);
 
     convo_store_log(convo, op, unit, &event,
         row < commit->proposal_count ? commit->proposals[row].sha256 : commit->content.sha256);
@@ -316,7 +314,7 @@ static void commit_answer(const struct convo *convo, const struct convo_op *op)
 static void tell_row(
     struct convo *convo, struct tr_context *ctx, const struct convo_op *op, uint32_t row)
 {
-    const struct delivery_event event = commit_event(convo, op, row);
+    const struct delivery_event event = commit_event(op, row);
 
     convo_stream_tell(convo, ctx, &event);
 }

@@ -70,12 +70,11 @@ static enum convo_plan proposal_plan(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
-static struct delivery_event message_event(const struct convo *convo, const struct convo_op *op)
+static struct delivery_event message_event(const struct convo_op *op)
 {
     const struct message_act *message = act_message(op->act);
 
-    return (struct delivery_event){ .convo = convo_span(convo),
-        .seq = act_has(op->act, ACT_TRANSIENT) ? 0 : op->seq,
+    return (struct delivery_event){ .seq = act_has(op->act, ACT_TRANSIENT) ? 0 : op->seq,
         .kind = op->act->type == &proposal_act_type ? MLS_PROPOSAL : MLS_APPLICATION,
         .base_epoch = message->content.mls.epoch,
         .epoch = message->content.mls.epoch,
@@ -87,7 +86,7 @@ static struct delivery_event message_event(const struct convo *convo, const stru
 static void message_store(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    const struct delivery_event event = message_event(convo, op);
+    const struct delivery_event event = message_event(op);
 
     tr_assert(op->after.seq == op->before.seq + 1);
     tr_assert(op->after.epoch == op->before.epoch);
@@ -118,7 +117,7 @@ static void message_answer(const struct convo *convo, const struct convo_op *op)
 
 static void message_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct delivery_event event = message_event(convo, op);
+    const struct delivery_event event = message_event(op);
 
     convo_stream_tell(convo, ctx, &event);
 }

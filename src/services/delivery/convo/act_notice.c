@@ -29,8 +29,7 @@ static void notice_tell_all(struct convo *convo, struct tr_context *ctx, const s
 
     tr_assert(notice->event >= DELIVERY_FORK);
     convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .kind = notice->event,
+        &(struct delivery_event){ .kind = notice->event,
             .epoch = convo->committed.epoch,
             .did = notice->did,
             .device = notice->device });
@@ -43,8 +42,7 @@ static void packages_low_tell(
 
     (void)ctx;
     convo_stream_tell_account(convo, notice->did,
-        &(struct delivery_event){ .convo = convo_span(convo),
-            .kind = DELIVERY_PACKAGES_LOW,
+        &(struct delivery_event){ .kind = DELIVERY_PACKAGES_LOW,
             .epoch = convo->committed.epoch,
             .available = (int64_t)notice->count,
             .threshold = PACKAGE_THRESHOLD });

@@ -30,10 +30,9 @@ static struct metric metrics[] = {
 };
 enum { FORKS, REVOKED, RESETS };
 
-struct delivery_event recovery_notice(const struct convo *convo, const struct convo_op *op)
+struct delivery_event recovery_notice(const struct convo_op *op)
 {
-    struct delivery_event notice = { .convo = convo_span(convo),
-        .seq = op->after.seq,
+    struct delivery_event notice = { .seq = op->after.seq,
         .kind = LOG_REVOKE,
         .base_epoch = op->after.epoch,
         .epoch = op->after.epoch,
@@ -52,9 +51,9 @@ struct delivery_event recovery_notice(const struct convo *convo, const struct co
 }
 
 /* Plans the row of the log that tells of a revocation or reset. */
-static void plan_notice(const struct convo *convo, struct convo_op *op)
+static void plan_notice(struct convo_op *op)
 {
-    const struct delivery_event notice = recovery_notice(convo, op);
+    const struct delivery_event notice = recovery_notice(op);
     unsigned char sha256[32];
 
     op->after.seq++;
@@ -64,7 +63,7 @@ static void plan_notice(const struct convo *convo, struct convo_op *op)
 
 static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct delivery_event notice = recovery_notice(convo, op);
+    const struct delivery_event notice = recovery_notice(op);
 
     convo_stream_tell(convo, ctx, &notice);
 }
@@ -118,9 +117,8 @@ static void confirm_tell(struct convo *convo, struct tr_context *ctx, const stru
     const struct confirm_act *confirm = act_confirm(op->act);
 
     if (confirm->is_fork)
-        convo_stream_tell(convo, ctx,
-            &(struct delivery_event){
-                .convo = convo_span(convo), .kind = DELIVERY_FORK, .epoch = confirm->epoch });
+        convo_stream_tell(
+            convo, ctx, &(struct delivery_event){ .kind = DELIVERY_FORK, .epoch = confirm->epoch });
 }
 
 const struct act_type confirm_act_type = {
@@ -208,7 +206,7 @@ static enum convo_plan plan_revocation(const struct convo *convo, struct convo_o
     tr_assert(op->after.confirmed < op->after.epoch);
     op->is_exclusive = true;
     op->after.epoch--;
-    plan_notice(convo, op);
+    plan_notice(op);
     return CONVO_GO;
 }
 
@@ -336,7 +334,7 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
     tr_assert(convo->flying.first == NULL);
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
-    plan_notice(convo, op);
+    plan_notice(op);
     return CONVO_GO;
 }
 

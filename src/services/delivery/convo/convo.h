@@ -280,7 +280,7 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit);
 void convo_store_step(const struct convo *convo, struct sql_unit *unit,
     const struct sql_statement *statement, int64_t rows);
 #define CONVO_STEP(convo, unit, statement, rows, ...)                                              \
-    STEP((unit), (statement), (rows), VALUE_TEXT(convo_span(convo)), __VA_ARGS__)
+    UNIT_STEP((unit), (statement), (rows), VALUE_TEXT(convo_span(convo)), __VA_ARGS__)
 /* Appends the row that the event tells of. sha256 NULL: of the event's bytes. */
 void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     const struct delivery_event *event, const unsigned char *sha256);
@@ -341,7 +341,7 @@ enum convo_plan recovery_may_commit(
 /* Applies a revocation or reset: the conversation must be read again. */
 void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op);
 /* The row of the log, and the event, that tell of a revocation or reset. */
-struct delivery_event recovery_notice(const struct convo *convo, const struct convo_op *op);
+struct delivery_event recovery_notice(const struct convo_op *op);
 void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
 act_steps_fn recovery_store_confirm, recovery_store_report, recovery_store_reset;
 void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);

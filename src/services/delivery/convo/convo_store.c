@@ -4,6 +4,7 @@
  * sets epoch, seq and chain. */
 #include "auth/auth.h"
 #include "crypto/digest.h"
+#include "services/common/call.h"
 #include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
@@ -108,11 +109,7 @@ enum { UNIT_TEXTS_BYTES = 640 }; /* ids and hashes beside the bytes of a message
 /* A conversation's units go to one writer, in order. */
 uint64_t convo_key(const struct convo *convo)
 {
-    uint64_t hash = UINT64_C(14695981039346656037);
-
-    for (size_t i = 0; i < convo->texts.id.size; i++)
-        hash = (hash ^ (unsigned char)convo->texts.id.at[i]) * UINT64_C(1099511628211);
-    return hash;
+    return call_key(convo_span(convo));
 }
 
 void convo_store_act(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
@@ -173,8 +170,7 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
 void convo_store_step(const struct convo *convo, struct sql_unit *unit,
     const struct sql_statement *statement, int64_t rows)
 {
-    sql_unit_step(unit, statement, rows);
-    sql_unit_text(unit, convo_span(convo));
+    UNIT_STEP(unit, statement, rows, VALUE_TEXT(convo_span(convo)));
 }
 
 void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
@@ -311,7 +307,7 @@ static void add_consent(
             continue;
         CONVO_STEP(convo, unit, &find_block, 0, VALUE_TEXT(members->adds[i].did));
         if (!is_join && convo->policy.fields[POLICY_OPT_IN] != 0)
-            STEP(unit, &find_opt_in, 1, VALUE_TEXT(members->adds[i].did),
+            UNIT_STEP(unit, &find_opt_in, 1, VALUE_TEXT(members->adds[i].did),
                 VALUE_TEXT(op->act->claims->issuer));
     }
 }
@@ -329,8 +325,8 @@ static void add_welcomes(
 
         if (add->reference.at == NULL)
             continue;
-        STEP(unit, &consume_package, 1, VALUE_BYTES(add->reference), VALUE_INT(op->now_ms / 1000),
-            VALUE_TEXT(add->did), VALUE_TEXT(op->act->claims->issuer),
+        UNIT_STEP(unit, &consume_package, 1, VALUE_BYTES(add->reference),
+            VALUE_INT(op->now_ms / 1000), VALUE_TEXT(add->did), VALUE_TEXT(op->act->claims->issuer),
             VALUE_TEXT(convo_span(convo)));
         CONVO_STEP(convo, unit, &put_target, 1, VALUE_INT(op->seq), VALUE_INT(add->welcome),
             VALUE_BYTES(add->reference), VALUE_INT(op->now_ms));

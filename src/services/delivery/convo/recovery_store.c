@@ -106,7 +106,7 @@ static void add_revocation(
 {
     const struct report_act *report = act_report(op->act);
     uint64_t seq = convo->newest.seq;
-    const struct delivery_event notice = recovery_notice(convo, op);
+    const struct delivery_event notice = recovery_notice(op);
 
     tr_assert(op->after.epoch + 1 == op->before.epoch);
     CONVO_STEP(convo, unit, &revoke_convo, 1, VALUE_INT(op->before.epoch),
@@ -167,7 +167,7 @@ void recovery_store_reset(
 {
     static const struct sql_statement *const plain[] = { &former_commits, &former_revoked,
         &forget_confirms, &forget_reports };
-    const struct delivery_event notice = recovery_notice(convo, op);
+    const struct delivery_event notice = recovery_notice(op);
     struct span group = act_reset(op->act)->group;
     struct reset_names names;
 

@@ -52,7 +52,7 @@ static int find_states(
 
         if (is_too_long(id))
             id = SPAN("");
-        STEP(unit, &import_find_convo, 1, VALUE_TEXT(id), VALUE_TEXT(import_mark(id, mark)));
+        UNIT_STEP(unit, &import_find_convo, 1, VALUE_TEXT(id), VALUE_TEXT(import_mark(id, mark)));
     }
     rc = sql_read_wait(run->import->sql, unit);
     for (uint32_t i = 0; rc == 0 && i < source_rows(page); i++)

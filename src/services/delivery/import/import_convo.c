@@ -315,7 +315,7 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
     struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
-    STEP(unit, &import_count_log, 1, VALUE_TEXT(convo->id));
+    UNIT_STEP(unit, &import_count_log, 1, VALUE_TEXT(convo->id));
     rc = sql_read_wait(convo->run->import->sql, unit);
     if (rc == 0)
         *ret_rows = sql_row_int(unit, 0, 0, 0);

@@ -31,11 +31,11 @@ uint32_t commit_check_ask(struct act *act, enum delivery_mode mode, struct sql_u
     int64_t bounded = epoch > INT64_MAX ? INT64_MAX : (int64_t)epoch;
 
     tr_assert(commit_check_needs_stored(act, mode));
-    STEP(unit, &commit_check_find_context, SQL_ROWS_ANY, VALUE_TEXT(act->convo), VALUE_INT(bounded),
-        VALUE_TEXT(act->claims->issuer));
+    UNIT_STEP(unit, &commit_check_find_context, SQL_ROWS_ANY, VALUE_TEXT(act->convo),
+        VALUE_INT(bounded), VALUE_TEXT(act->claims->issuer));
     if (!needs_proposals(act, mode))
         return STORED_CONTEXT + 1;
-    STEP(unit, &commit_check_find_proposals, SQL_ROWS_ANY, VALUE_TEXT(act->convo),
+    UNIT_STEP(unit, &commit_check_find_proposals, SQL_ROWS_ANY, VALUE_TEXT(act->convo),
         VALUE_INT(bounded), VALUE_INT(LOG_PAGE_BYTES));
     return STORED_PROPOSALS + 1;
 }

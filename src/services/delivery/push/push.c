@@ -21,6 +21,7 @@
 #include "http/client.h"
 #include "json/json_write.h"
 #include "services/common/call.h"
+#include "services/common/step.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
 #include "services/delivery/push/push_store.h"
@@ -148,12 +149,10 @@ static void read_devices(struct push *push, struct tr_context *ctx, struct push_
     uint32_t rows = task->rows == NULL ? 0 : sql_unit_rows(task->rows, 0);
     struct sql_unit *unit = sql_unit_create(0);
 
-    sql_unit_step(unit, &push_find_devices, SQL_ROWS_ANY);
-    sql_unit_text(unit, task->convo);
-    sql_unit_text(unit, value_of(task));
-    sql_unit_int(unit, DEVICES_READ_MAX);
-    sql_unit_text(unit, rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DID));
-    sql_unit_text(unit, rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DEVICE));
+    UNIT_STEP(unit, &push_find_devices, SQL_ROWS_ANY, VALUE_TEXT(task->convo),
+        VALUE_TEXT(value_of(task)), VALUE_INT(DEVICES_READ_MAX),
+        VALUE_TEXT(rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DID)),
+        VALUE_TEXT(rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DEVICE)));
     task_submit(push, ctx, task, unit, STAGE_READ);
 }
 
@@ -226,9 +225,8 @@ static void read_token(struct push *push, struct tr_context *ctx, struct push_ta
 {
     struct sql_unit *unit = sql_unit_create(0);
 
-    sql_unit_step(unit, &push_find_token, SQL_ROWS_ANY);
-    sql_unit_text(unit, task->did);
-    sql_unit_text(unit, task->device);
+    UNIT_STEP(
+        unit, &push_find_token, SQL_ROWS_ANY, VALUE_TEXT(task->did), VALUE_TEXT(task->device));
     task_submit(push, ctx, task, unit, STAGE_TOKEN);
 }
 
@@ -271,10 +269,8 @@ static void task_forget_token(struct push *push, struct tr_context *ctx, struct 
 {
     struct sql_unit *unit = sql_unit_create(call_key(task->did));
 
-    sql_unit_step(unit, &push_forget_token, SQL_ROWS_ANY);
-    sql_unit_text(unit, task->did);
-    sql_unit_text(unit, task->device);
-    sql_unit_text(unit, value_of(task));
+    UNIT_STEP(unit, &push_forget_token, SQL_ROWS_ANY, VALUE_TEXT(task->did),
+        VALUE_TEXT(task->device), VALUE_TEXT(value_of(task)));
     task_submit(push, ctx, task, unit, STAGE_FORGET);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "services/common/call.h"
+#include "services/common/step.h"
 
 _Static_assert((int)AUDIT_ID_SIZE == CALL_ID_SIZE, "audit_add makes the id of a row");
 
@@ -21,14 +22,6 @@ const struct sql_statement audit_put_report = {
 const struct sql_statement audit_list = { .text = ENTRIES OLDER };
 const struct sql_statement audit_list_of = { .text = ENTRIES "convo = $4 AND " OLDER };
 
-static void bind_optional(struct sql_unit *unit, struct span text)
-{
-    if (text.at == NULL)
-        sql_unit_null(unit);
-    else
-        sql_unit_text(unit, text);
-}
-
 void audit_add(
     const struct delivery *delivery, struct sql_unit *unit, const struct audit_entry *entry)
 {
@@ -38,11 +31,7 @@ void audit_add(
         return;
     tr_assert(entry->actor.size > 0 && entry->action != NULL);
     call_new_id(delivery->env, id);
-    sql_unit_step(unit, &audit_put, 1);
-    sql_unit_text(unit, (struct span){ id, sizeof id });
-    sql_unit_text(unit, entry->actor);
-    sql_unit_text(unit, span_of(entry->action));
-    bind_optional(unit, entry->convo);
-    bind_optional(unit, entry->target);
-    sql_unit_int(unit, entry->now_ms);
+    UNIT_STEP(unit, &audit_put, 1, VALUE_TEXT(((struct span){ id, sizeof id })),
+        VALUE_TEXT(entry->actor), VALUE_CHARS(entry->action), VALUE_TEXT(entry->convo),
+        VALUE_TEXT(entry->target), VALUE_INT(entry->now_ms));
 }

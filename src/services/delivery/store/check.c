@@ -169,8 +169,8 @@ static void ask_log(const struct check_walk *walk, struct sql_unit *unit)
     struct step_value convo = VALUE_TEXT(convo_of(walk));
 
     tr_assert(!walk->is_inside || walk->convo.size > 0);
-    STEP(unit, walk->is_inside ? &same_head : &next_head, SQL_ROWS_ANY, convo);
-    STEP(unit, walk->is_inside ? &same_rows : &next_rows, SQL_ROWS_ANY, convo,
+    UNIT_STEP(unit, walk->is_inside ? &same_head : &next_head, SQL_ROWS_ANY, convo);
+    UNIT_STEP(unit, walk->is_inside ? &same_rows : &next_rows, SQL_ROWS_ANY, convo,
         VALUE_INT(walk->is_inside ? walk->seq : 0), VALUE_INT(PAGE),
         VALUE_INT(walk->is_inside ? walk->seq_max : INT64_MAX));
 }
@@ -186,7 +186,8 @@ int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
     if (*ret_unit == NULL)
         return TR_ENOMEM;
     if (checks[walk->check].statement != NULL)
-        STEP(*ret_unit, checks[walk->check].statement, SQL_ROWS_ANY, VALUE_INT(VIOLATIONS_MAX));
+        UNIT_STEP(
+            *ret_unit, checks[walk->check].statement, SQL_ROWS_ANY, VALUE_INT(VIOLATIONS_MAX));
     else
         ask_log(walk, *ret_unit);
     return 0;

@@ -109,7 +109,7 @@ static void cleanup_pass(struct cleanup *cleanup, struct tr_context *ctx)
 
     cleanup->is_running = true;
     if (unit != NULL) {
-        STEP(unit, &find_welcomes, SQL_ROWS_ANY,
+        UNIT_STEP(unit, &find_welcomes, SQL_ROWS_ANY,
             VALUE_INT(delivery_now_ms(cleanup->delivery) - (int64_t)DAY_S * 1000),
             VALUE_INT(ROWS_MAX));
         rc = sql_read(ctx, &cleanup->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOOK });
@@ -131,11 +131,11 @@ static void cleanup_found(
     for (size_t i = 0; unit != NULL && i < STEPS; i++) {
         int64_t until_s = now_s - steps[i].kept_s;
 
-        STEP(unit, steps[i].statement, SQL_ROWS_ANY,
+        UNIT_STEP(unit, steps[i].statement, SQL_ROWS_ANY,
             VALUE_INT(steps[i].is_ms ? until_s * 1000 : until_s), VALUE_INT(ROWS_MAX));
     }
     for (uint32_t row = 0; unit != NULL && row < sql_unit_rows(found, 0); row++)
-        STEP(unit, &delete_welcome, SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(found, 0, row, 0)),
+        UNIT_STEP(unit, &delete_welcome, SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(found, 0, row, 0)),
             VALUE_INT(sql_row_int(found, 0, row, 1)), VALUE_INT(sql_row_int(found, 0, row, 2)));
     cleanup->found_count = sql_unit_rows(found, 0);
     tr_assert(cleanup->found_count <= ROWS_MAX);

@@ -152,8 +152,6 @@ SQL_STATEMENT(rejoin_forget_old, "DELETE FROM rejoins WHERE did = $1 AND created
 SQL_STATEMENT(rejoin_put,
     "INSERT INTO rejoins (id, did, created_ms) SELECT $1, $2, $3 WHERE (SELECT COUNT(*)"
     " FROM rejoins WHERE did = $2) < $4");
-SQL_STATEMENT(rejoin_find_member,
-    "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(rejoin_find_suite, "SELECT 1 FROM convos WHERE id = $1 AND suite = $2");
 /* A member that works on the wish goes on, and is given the new package when it claims again. */
 SQL_STATEMENT(rejoin_put_wish,

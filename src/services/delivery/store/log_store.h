@@ -86,8 +86,6 @@ SQL_STATEMENT(log_count_unread_in,
  * base_epoch, sha256, receipt. */
 SQL_STATEMENT(
     receipt_find_head, "SELECT seq, chain, kept_chain, kept_from FROM convos WHERE id = $1");
-SQL_STATEMENT(receipt_find_member,
-    "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(receipt_find_newest,
     "SELECT seq FROM log WHERE convo = $1 AND receipt IS NOT NULL ORDER BY seq DESC LIMIT 1");
 SQL_STATEMENT(receipt_find_previous,

@@ -8,8 +8,6 @@
 
 /* Find a row if $2 ever was in the conversation $1, or is in it now. */
 SQL_STATEMENT(report_was_member, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 LIMIT 1");
-SQL_STATEMENT(
-    report_is_member, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 /* Create one unless the reporter has $8 pending reports in the conversation. */
 SQL_STATEMENT(report_put,
     "INSERT INTO reports (id, convo, reporter, target, category, content, state, created_ms)"

@@ -120,8 +120,9 @@ static void read_page(struct retention *retention, struct tr_context *ctx)
     struct span cursor = { retention->cursor.bytes, retention->cursor.size };
 
     if (unit != NULL)
-        STEP(unit, &list_floors, SQL_ROWS_ANY, VALUE_TEXT(cursor.size == 0 ? SPAN("") : cursor),
-            VALUE_INT(until_ms(retention)), VALUE_INT(PAGE));
+        UNIT_STEP(unit, &list_floors, SQL_ROWS_ANY,
+            VALUE_TEXT(cursor.size == 0 ? SPAN("") : cursor), VALUE_INT(until_ms(retention)),
+            VALUE_INT(PAGE));
     retention_submit(retention, ctx, unit, TAG_READ);
 }
 
@@ -163,7 +164,7 @@ static void add_trim(
     if (floor <= kept_from)
         return;
     for (uint32_t i = 0; i < TRIM_STEPS; i++)
-        STEP(trim, trim_steps[i], SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(page, 0, row, 0)),
+        UNIT_STEP(trim, trim_steps[i], SQL_ROWS_ANY, VALUE_TEXT(sql_row_bytes(page, 0, row, 0)),
             VALUE_INT(floor));
 }
 
@@ -173,10 +174,10 @@ static void retention_tidy(struct retention *retention, struct tr_context *ctx)
     struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
-        STEP(unit, &trim_confirms, SQL_ROWS_ANY, until, most);
-        STEP(unit, &trim_reports, SQL_ROWS_ANY, until, most);
-        STEP(unit, &trim_quarantines, SQL_ROWS_ANY, VALUE_INT(delivery_now_ms(retention->delivery)),
-            most);
+        UNIT_STEP(unit, &trim_confirms, SQL_ROWS_ANY, until, most);
+        UNIT_STEP(unit, &trim_reports, SQL_ROWS_ANY, until, most);
+        UNIT_STEP(unit, &trim_quarantines, SQL_ROWS_ANY,
+            VALUE_INT(delivery_now_ms(retention->delivery)), most);
     }
     retention_submit(retention, ctx, unit, TAG_TIDY);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/store/role_store.h"
 
+#define FIND_MEMBER(convo)                                                                         \
+    "SELECT 1 FROM members WHERE convo = " convo " AND did = $2 AND leave_seq IS NULL"
+const struct sql_statement role_find_member = { .text = FIND_MEMBER("$1") };
 #define ROLE_CHECK(convo, label, sentence)                                                         \
     {                                                                                              \
-        { .text = "SELECT 1 FROM convos WHERE id = " convo },                                      \
-            { .text = "SELECT 1 FROM members WHERE convo = " convo " AND did = $2"                 \
-                      " AND leave_seq IS NULL" },                                                  \
-            { .text = "SELECT 1 FROM members WHERE convo = " convo " AND did = $2"                 \
-                      " AND leave_seq IS NULL AND is_admin * 2 + is_moderator >= $3" },            \
+        { .text = "SELECT 1 FROM convos WHERE id = " convo }, { .text = FIND_MEMBER(convo) },      \
+            { .text = FIND_MEMBER(convo) " AND is_admin * 2 + is_moderator >= $3" },               \
             { 404, label, sentence, 0 },                                                           \
             { 403, "NotMember", "You are not a member of this conversation.", 0 },                 \
             .low = {                                                                               \

@@ -8,6 +8,9 @@
 
 enum role { ROLE_MEMBER = 0, ROLE_MODERATOR = 1, ROLE_ADMIN = 2 };
 
+/* Find a row if $2 is a member of the conversation $1. A statement of its own: call.c tells the steps
+ * of a role_check by their statements. */
+extern const struct sql_statement role_find_member;
 extern const struct role_check role_in_convo;  /* $1 is a convoId */
 extern const struct role_check role_of_invite; /* $1 is an inviteId */
 extern const struct role_check role_of_report; /* $1 is a reportId */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* audit_store.c: the audit log of the catalogue. The unit that makes an edit also writes its row, so
  * the row exists exactly if the edit does. */
+#include "base/assert.h"
 #include "services/common/field.h"
 #include "services/packs/api.h"
 #include "services/packs/catalogue_private.h"
@@ -20,6 +21,8 @@ static struct span or_null(const char *text)
 
 void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct packs_view *view)
 {
+    tr_assert(edit->kind->action != NULL && edit->status == 0);
+    tr_assert((edit->kind->flags & EDIT_READ) == 0);
     UNIT_STEP(unit, &put_audit, 1, VALUE_INT(view->audit_id_next), VALUE_CHARS(edit->actor),
         VALUE_CHARS(edit->kind->action), VALUE_TEXT(or_null(edit->pack)),
         VALUE_TEXT(or_null(edit->version)), VALUE_TEXT(or_null(edit->release)),

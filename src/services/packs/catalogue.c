@@ -90,6 +90,7 @@ static void catalogue_end_edit(struct catalogue *catalogue)
     catalogue->written = NULL;
     if (catalogue->edit == NULL)
         return;
+    tr_assert(catalogue->edit->status != 0); /* its connection answers with it */
     if ((catalogue->edit->kind->flags & EDIT_READ) == 0)
         metric_add(&metrics[metric_of(catalogue->edit->status)], 1);
     (void)tr_reply_send(&catalogue->reply, 0, NULL, 0);
@@ -113,6 +114,7 @@ static void catalogue_answer(struct catalogue *catalogue, const struct sql_unit 
     struct json_writer writer = json_writer(&edit->answer);
 
     tr_assert(edit->answer.size == 0);
+    tr_assert(edit->status < 300);
     if (edit->status == 0)
         edit->status = edit->kind->status == 0 ? 200 : edit->kind->status;
     if (edit->kind->answer != NULL) {
@@ -136,8 +138,11 @@ static void catalogue_reload(
 {
     struct sql_unit *unit = view_unit();
     struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
-    int rc = unit == NULL ? TR_ENOMEM : sql_read(ctx, &catalogue->sql, unit, &options);
+    int rc;
 
+    tr_assert(catalogue->step == STEP_IDLE); /* invariant 1 */
+    tr_assert((step == STEP_RELOAD) == (catalogue->written != NULL));
+    rc = unit == NULL ? TR_ENOMEM : sql_read(ctx, &catalogue->sql, unit, &options);
     if (rc == 0) {
         catalogue->step = step;
         return;
@@ -278,6 +283,7 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
     enum catalogue_step step = catalogue->step;
     int status = sql_unit_status(unit);
 
+    tr_assert(step != STEP_IDLE);
     catalogue->step = STEP_IDLE;
     if (step == STEP_CATCH_UP) {
         if (on_read_all(catalogue, ctx, unit) < 0)

@@ -72,6 +72,7 @@ struct sql_unit *view_unit(void)
     };
     struct sql_unit *unit = sql_unit_create(0);
 
+    _Static_assert(sizeof statements / sizeof statements[0] == LAST_IDS + 1, "one for each part");
     for (size_t i = 0; unit != NULL && i < sizeof statements / sizeof statements[0]; i++)
         sql_unit_step(unit, statements[i], SQL_ROWS_ANY);
     return unit;
@@ -175,6 +176,7 @@ static struct pack *pack_of(struct build *build, int64_t id)
 {
     const struct place *place = find_place(build->packs, build->view->shown.pack_count, id);
 
+    tr_assert(build->packs != NULL); /* the packs are read first */
     if (place == NULL)
         build->failed = TR_EPROTO;
     return place == NULL ? NULL : &build->view->packs[place->index];
@@ -184,6 +186,7 @@ static struct pack_version *version_of(struct build *build, int64_t id)
 {
     const struct place *place = find_place(build->versions, build->view->shown.version_count, id);
 
+    tr_assert(build->versions != NULL);
     if (place == NULL)
         build->failed = TR_EPROTO;
     return place == NULL ? NULL : &build->view->versions[place->index];
@@ -442,6 +445,7 @@ int view_build(const struct sql_unit *unit, uint64_t number, struct packs_view *
         read_history, read_keys, read_releases, read_last_ids };
     struct build build = { .unit = unit, .view = base_calloc(sizeof *build.view) };
 
+    tr_assert(sql_unit_status(unit) == 0);
     if (build.view == NULL)
         return TR_ENOMEM;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && build.failed == 0; i++)

@@ -26,6 +26,7 @@ const struct pack *catalogue_pack(const struct packs_view *view, struct span nam
 
 const struct pack_version *catalogue_active(const struct pack *pack)
 {
+    tr_assert(pack->active == NULL || (pack->active->pack == pack && pack->active->is_active));
     return pack->active;
 }
 

@@ -4,6 +4,7 @@
  *
  * A folder that does not exist counts as empty (a backup needs no incoming); one that cannot be opened
  * is an error, or the check would report every version as lost. */
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "services/packs/objects.h"
 
 enum { NAME_SIZE = 256 };
+_Static_assert(NAME_SIZE > NAME_MAX, "the name of any file fits");
 
 /* A file of a listing. */
 struct file {

@@ -15,6 +15,7 @@
 
 #include "auth/rate_limit.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/encoding.h"
 #include "services/packs/download_rate.h"
 #include "services/packs/integrity.h"
@@ -54,6 +55,7 @@ struct download {
     int range_count; /* 0: all of it */
     int asks;
 };
+_Static_assert(sizeof((struct download *)0)->etag == OBJECT_NAME_CHARS + 2, "a digest in quotes");
 
 /* ---- choosing ------------------------------------------------------------------------------- */
 
@@ -160,6 +162,7 @@ static const struct {
     [PACK_UNREADABLE] = { 500, "PackUnreadable",
         "The stored file of this version cannot be read; the operator has to repair it." },
 };
+_Static_assert(sizeof bad_verdicts / sizeof bad_verdicts[0] == PACK_UNREADABLE + 1, "all bad ones");
 
 static void refuse_verdict(struct http_request *request, enum pack_verdict verdict)
 {
@@ -244,6 +247,7 @@ static void multipart_init(
 {
     char boundary[BOUNDARY_SIZE + 1];
 
+    tr_assert(download->range_count > 1 && download->range_count <= HTTP_RANGES_MAX);
     /* Random, so that no file can contain it on purpose. */
     (void)snprintf(boundary, sizeof boundary, "%016llx%016llx", (unsigned long long)tr_random(ctx),
         (unsigned long long)tr_random(ctx));
@@ -257,6 +261,7 @@ static void multipart_init(
             (unsigned long long)range->first, (unsigned long long)(range->first + range->size - 1),
             (unsigned long long)download->file.size);
 
+        tr_assert((size_t)size < sizeof multipart->heads[i]);
         multipart->parts[i] = (struct http_part){ .before = { multipart->heads[i], (size_t)size },
             .offset = range->first,
             .size = range->size };
@@ -272,6 +277,8 @@ static bool append_range(
     char *room;
     size_t got;
 
+    tr_assert(range->first < pinned->file.size);
+    tr_assert(range->size <= pinned->file.size - range->first);
     if (pinned->bytes != NULL) {
         buffer_append(text, http_frame_at(pinned->bytes) + range->first, (size_t)range->size);
         return true;
@@ -296,6 +303,7 @@ static bool small_answer(const struct download *download, const struct pinned_fi
     bool is_good = true;
 
     *ret_frame = NULL;
+    tr_assert(download->range_count > 0 || pinned->bytes != NULL);
     if (download->range_count == 0) {
         *ret_frame = http_frame_ref(pinned->bytes);
         return true;
@@ -553,6 +561,7 @@ int downloads_start(struct packs *packs, char *why, size_t why_size)
 
     (void)why;
     (void)why_size;
+    tr_assert(packs->objects != NULL); /* this part starts before */
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     rc = integrity_start(packs->system, &options, &packs->integrity);
     if (rc == 0)

@@ -189,6 +189,7 @@ void edit_call(struct http_request *request)
 void edit_refuse(struct edit *edit, unsigned status, const char *label, const char *text)
 {
     tr_assert(status >= 400);
+    tr_assert(label != NULL);
     if (edit->status != 0)
         return;
     edit->status = status;
@@ -215,6 +216,7 @@ const struct pack_version *edit_version(struct edit *edit, const struct pack *pa
 {
     const struct pack_version *version = catalogue_any_version(pack, span_of(edit->version));
 
+    tr_assert(edit->version[0] != '\0'); /* the route or the body of such an edit names one */
     if (version == NULL)
         edit_refuse(edit, 404, "VersionNotFound", VERSION_NOT_FOUND);
     return version;

@@ -25,6 +25,8 @@ enum {
     SETTLES_MAX = 50,
     CHANGES_MAX = 3,
 };
+_Static_assert(
+    (READ_SIZE & (READ_SIZE - 1)) == 0 && (PAGE & (PAGE - 1)) == 0, "room_create aligns to them");
 static const int64_t settle_ns = 20000000; /* two ticks at 100 Hz */
 
 struct metric pack_hashes_total = {
@@ -84,7 +86,9 @@ struct hash_source hash_source_of(struct objects *objects)
 
 struct pinned_file *pinned_ref(struct pinned_file *pinned)
 {
-    atomic_fetch_add_explicit(&pinned->refs, 1, memory_order_relaxed);
+    uint32_t refs = atomic_fetch_add_explicit(&pinned->refs, 1, memory_order_relaxed);
+
+    tr_assert(refs > 0); /* the view or the caller holds the file */
     return pinned;
 }
 
@@ -202,8 +206,8 @@ static enum pack_verdict pin_file(struct hash_job *job, int fd)
 {
     struct pinned_file *pinned = base_calloc(sizeof *pinned);
 
-    tr_assert(job->pinned == NULL);
     tr_assert(fd >= 0);
+    tr_assert(job->identity.size == job->file.size);
     if (pinned == NULL)
         return PACK_BUSY;
     if (job->small != NULL) {
@@ -292,7 +296,7 @@ int hash_job_run(void *argument)
     enum pack_verdict verdict;
     int fd, rc;
 
-    tr_assert(source != NULL);
+    tr_assert(job->pinned == NULL);
     if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
         return PACK_CANCELLED;
     rc = source->open(source->data, job->sha256_hex, &fd, &job->identity);

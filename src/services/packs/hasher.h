@@ -31,6 +31,7 @@ struct hash_file {
     uint64_t size;
     uint8_t sha256[32];
 };
+_Static_assert(sizeof(struct hash_file) == 8 + 8 + 32, "compared as bytes");
 
 /* A verified file: its bytes are right as long as its identity does not change. Counted; the last
  * reference closes it. */

@@ -109,8 +109,8 @@ struct pinned_file *integrity_find(const struct integrity *integrity, const stru
         struct pinned_file *pinned = view->slots[i];
 
         if (pinned->file.key == file->key)
-            return memcmp(pinned->file.sha256, file->sha256, 32) == 0 && !is_void(pinned) ? pinned
-                                                                                          : NULL;
+            return memcmp(&pinned->file, file, sizeof *file) == 0 && !is_void(pinned) ? pinned
+                                                                                      : NULL;
     }
     return NULL;
 }
@@ -137,6 +137,7 @@ static void view_put(struct view *view, struct pinned_file *pinned)
 {
     uint32_t at = hash_key(pinned->file.key) & view->mask;
 
+    tr_assert(view->count < (view->mask + 1) / 2);
     while (view->slots[at] != NULL)
         at = (at + 1) & view->mask;
     view->slots[at] = pinned_ref(pinned);
@@ -179,7 +180,7 @@ static void view_evict(struct cache *cache, const struct view *view)
     for (;; cache->hand++) {
         struct pinned_file *pinned = view->slots[cache->hand & view->mask];
 
-        looks++;
+        tr_assert(++looks <= 3 * size); /* the view has a file that is not void */
         if (pinned == NULL || is_void(pinned))
             continue;
         if (atomic_exchange_explicit(&pinned->is_used, 0, memory_order_relaxed) != 0 &&
@@ -217,6 +218,8 @@ static bool is_cancelled(const struct hash_job *job)
 
 static void job_add(struct cache *cache, struct hash_job *job, tr_reply_handle reply)
 {
+    tr_assert(reply.reply != NULL && job->state == HASH_QUEUED); /* invariant 1 */
+    tr_assert(*cache->last == NULL);
     job->reply = reply;
     job->tag = ++cache->tag;
     *cache->last = job;
@@ -230,6 +233,7 @@ static void job_set_state(struct cache *cache, struct hash_job *job, int state)
     cache->bad -= job->state == HASH_BAD;
     cache->bad += state == HASH_BAD;
     job->state = state;
+    tr_assert(cache->running <= cache->integrity->hashes_max); /* invariant 4 */
     metric_set(&metrics[HASHING_NOW], cache->running);
 }
 
@@ -302,6 +306,7 @@ static struct hash_job *job_for(const struct cache *cache, const struct hash_fil
 static void job_run(struct cache *cache, struct tr_context *ctx, struct hash_job *job)
 {
     tr_assert(job->state == HASH_QUEUED || job->state == HASH_SETTLING);
+    tr_assert(job->reply.reply != NULL); /* invariant 1 */
     if (tr_offload(ctx, hash_job_run, hash_job_ref(job), hash_job_unref, 0) < 0) {
         hash_job_unref(job);
         job->bad_verdict = PACK_VERIFIED;
@@ -452,6 +457,7 @@ static void note_bad(struct hash_job *job, enum pack_verdict verdict)
         [PACK_DAMAGED] = "damaged", [PACK_MISSING] = "missing", [PACK_UNREADABLE] = "unreadable"
     };
 
+    tr_assert(verdict >= PACK_DAMAGED && verdict <= PACK_UNREADABLE);
     metric_add(&metrics[DAMAGED], 1);
     if (job->bad_verdict != verdict)
         LOG(LOG_ERROR, "packs", "an object is damaged, missing or unreadable",
@@ -476,7 +482,8 @@ static void on_work(struct cache *cache, struct tr_context *ctx, struct hash_job
     enum pack_verdict verdict = status < 0 ? PACK_BUSY : (enum pack_verdict)status;
 
     tr_assert(job->state == HASH_RUNNING);
-    hash_job_unref(job); /* the work's reference */
+    tr_assert(is_cancelled(job) == (job->reply.reply == NULL)); /* invariant 1 */
+    hash_job_unref(job);                                        /* the work's reference */
     if (is_cancelled(job)) {
         metric_add(&metrics[LATE], 1);
         job_remove(cache, job);
@@ -562,6 +569,7 @@ static const char *integrity_message_name(const void *bytes)
 {
     static const char *const names[] = { "verify", "cancel", "invalidate", "clear" };
 
+    _Static_assert(sizeof names / sizeof names[0] == INTEGRITY_CLEAR + 1, "one for each kind");
     return names[((const struct integrity_message *)bytes)->kind];
 }
 

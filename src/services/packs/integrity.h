@@ -21,6 +21,7 @@ struct integrity;
 
 /* The forms in which a version can be sent. */
 enum pack_coding { PACK_IDENTITY, PACK_ZSTD, PACK_GZIP, PACK_CODINGS };
+_Static_assert(PACK_CODINGS <= 4, "a key has two bits for the coding");
 /* The key of a file: its version and its coding. */
 static inline int64_t integrity_key(int64_t version_id, enum pack_coding coding)
 {

@@ -161,6 +161,7 @@ int file_hash(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint6
     char *bytes = *hashed == end ? NULL : base_alloc(READ_BYTES);
     int rc = 0;
 
+    tr_assert(*hashed <= end);
     if (*hashed == end)
         return 0;
     if (bytes == NULL)
@@ -255,6 +256,7 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
     int complete = objects->folders[OBJECTS_COMPLETE];
     int incoming = objects->folders[OBJECTS_INCOMING], error;
 
+    tr_assert(complete >= 0 && incoming >= 0); /* a check that only reads adds nothing */
     if (!object_name_is_valid(id, INCOMING_NAME_CHARS) ||
         !object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
@@ -326,6 +328,7 @@ static int open_folders(struct objects *objects, const char *data_path, bool cre
     int packs = data < 0 ? -1 : open_folder(data, "packs", create);
     int error = packs < 0 ? errno : 0;
 
+    _Static_assert(sizeof names / sizeof names[0] == OBJECTS_FOLDERS, "one for each folder");
     for (int i = 0; error == 0 && i < OBJECTS_FOLDERS; i++) {
         objects->folders[i] = open_folder(packs, names[i], create);
         if (objects->folders[i] < 0 && (create || errno != ENOENT))
@@ -367,12 +370,14 @@ struct objects *objects_ref(struct objects *objects)
 void objects_close(struct objects **objects)
 {
     struct objects *old = *objects;
+    uint32_t refs;
 
-    tr_assert(objects != NULL);
     if (old == NULL)
         return;
     *objects = NULL;
-    if (atomic_fetch_sub_explicit(&old->refs, 1, memory_order_acq_rel) != 1)
+    refs = atomic_fetch_sub_explicit(&old->refs, 1, memory_order_acq_rel);
+    tr_assert(refs > 0);
+    if (refs > 1)
         return;
     for (int i = 0; i < OBJECTS_FOLDERS; i++)
         if (old->folders[i] >= 0)

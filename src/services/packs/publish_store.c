@@ -11,6 +11,7 @@
  * number of rows checked, or changes nothing. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_manifest.h"
 
@@ -225,6 +226,7 @@ static void plan_without_active(
     int64_t place = 0;
     const struct pack_version *former = find_former(pack, &place);
 
+    tr_assert(pack->active != NULL);
     if (former != NULL)
         add_activate(unit, former->id, edit->now_ms);
     add_pop(unit, pack, place);

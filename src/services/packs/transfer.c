@@ -423,6 +423,7 @@ static void list_finish(void *state)
 
     while (list->first != NULL)
         list_remove(list, list->first);
+    tr_assert(list->count == 0 && list->last == NULL);
 }
 
 /* Transfers continue while this actor restarts, so it keeps its list. */
@@ -445,6 +446,7 @@ static const char *transfer_message_name(const void *bytes)
 {
     static const char *const names[] = { "begin", "end", "list", "cancel" };
 
+    _Static_assert(sizeof names / sizeof names[0] == TRANSFER_CANCEL + 1, "one for each kind");
     return names[((const struct transfer_message *)bytes)->kind];
 }
 
@@ -509,6 +511,7 @@ void transfers_stop(struct transfers **transfers)
     if (old == NULL)
         return;
     *transfers = NULL;
+    tr_assert(transfers_held(old) == 0); /* a transfer that goes on would use the table */
     (void)tr_stop(tr_sender_weaken(old->list));
     (void)tr_done_wait(&old->done, NULL, NULL, 0);
     tr_sender_drop(&old->list);

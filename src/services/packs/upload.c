@@ -117,7 +117,6 @@ void upload_job_unref(struct upload_job *job)
 {
     if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
-    tr_assert(job->next == NULL);
     buffer_free(&job->bytes);
     edit_unref(job->edit);
     base_free(job);
@@ -127,6 +126,8 @@ void upload_unref(struct upload *upload)
 {
     if (atomic_fetch_sub_explicit(&upload->holders, 1, memory_order_acq_rel) != 1)
         return;
+    tr_assert(upload->job == NULL && upload->waiting == NULL); /* each job was answered */
+    tr_assert(upload->writing == NULL);
     upload_file_fini(&upload->file);
     base_free(upload);
 }
@@ -234,6 +235,8 @@ static void end_step(struct uploads *uploads, struct upload *upload)
 {
     struct upload_job *job = upload->job, *waiting = upload->waiting;
 
+    tr_assert(upload->writing == NULL);   /* the file is the actor's again */
+    tr_assert(!upload->is_taking_object); /* such an upload is forgotten */
     set_step(upload, UPLOAD_STEP_NONE);
     upload->job = upload->waiting = NULL;
     upload->tag = 0;
@@ -247,6 +250,7 @@ static void forget_upload(struct uploads *uploads, struct upload *upload)
     struct upload **link = &uploads->first;
 
     tr_assert(uploads->count > 0);
+    tr_assert(upload->tag == 0 && upload->writing == NULL); /* no answer is on its way to it */
     while (*link != upload) {
         tr_assert(*link != NULL);
         link = &(*link)->next;
@@ -461,6 +465,7 @@ static void handle_create(struct uploads *uploads, struct upload *upload, struct
 
 static void on_created(struct uploads *uploads, struct upload *upload, int rc)
 {
+    tr_assert(!upload->is_made);
     if (rc == 0)
         rc = submit_unit(uploads, upload,
             upload_insert_unit(upload->file.id, &upload->facts, packs_now_ms(uploads->packs)));
@@ -487,6 +492,8 @@ static void handle_look(struct uploads *uploads, struct upload *upload, struct u
 
 static void handle_claim(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
+    tr_assert(job->claim != 0);
+    tr_assert(upload->offset <= upload->facts.size);
     if (job->offset != upload->offset) {
         set_refusal(job, &other_offset);
     } else if (job->length > upload->facts.size - upload->offset) {
@@ -501,6 +508,7 @@ static void handle_claim(struct uploads *uploads, struct upload *upload, struct 
 /* Takes the job. */
 static void start_write(struct uploads *uploads, struct upload *upload, struct upload_job *job)
 {
+    tr_assert(upload->offset <= upload->facts.size);
     if (job->begin != upload->offset) {
         /* The piece before it was cancelled with its request: writing this one would leave a hole. */
         upload_refuse(job, upload, &other_offset);
@@ -539,6 +547,7 @@ static void handle_release(struct uploads *uploads, struct upload *upload, struc
 
 static void on_piece_written(struct uploads *uploads, struct upload *upload, int rc)
 {
+    tr_assert(upload->is_made);
     if (rc == 0) {
         upload->offset = upload->file.offset;
         upload->touched_ms = packs_now_ms(uploads->packs);
@@ -610,6 +619,7 @@ static void on_changed(struct uploads *uploads, struct upload *upload, int statu
 {
     const struct edit *edit = upload->job->edit;
 
+    tr_assert(upload->step == UPLOAD_STEP_WORK && upload->work == UPLOAD_WORK_SEAL);
     tr_assert(edit != NULL);
     if (status == 0 && edit->status >= 200 && edit->status < 300) {
         forget_upload(uploads, upload); /* the unit deleted the row */
@@ -694,6 +704,7 @@ static const struct {
     [UPLOAD_DELETE] = { handle_delete, NEEDS_UNCLAIMED },
     [UPLOAD_SWEEP] = { handle_sweep, NEEDS_NOTHING },
 };
+_Static_assert(sizeof handlers / sizeof handlers[0] == UPLOAD_SWEEP + 1, "one for each action");
 
 static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *message)
 {
@@ -720,6 +731,7 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
 
 static void on_work(struct uploads *uploads, struct upload *upload, int status)
 {
+    tr_assert(upload->step != UPLOAD_STEP_NONE && !upload->is_cut); /* invariant 1 */
     end_work(upload); /* the table holds the upload while it is busy */
     if (upload->work == UPLOAD_WORK_CREATE)
         on_created(uploads, upload, status);
@@ -734,8 +746,10 @@ static void on_work(struct uploads *uploads, struct upload *upload, int status)
 /* The row was inserted or deleted, or the unit failed. */
 static void on_stored(struct uploads *uploads, struct upload *upload, int status)
 {
-    bool is_new = !upload->is_made;
+    bool is_new = upload->step == UPLOAD_STEP_WORK; /* only its creation stores a row */
 
+    tr_assert(upload->step != UPLOAD_STEP_NONE);
+    tr_assert(!is_new || (upload->work == UPLOAD_WORK_CREATE && !upload->is_made));
     if (status != 0)
         set_failure(upload->job, status == SQL_EDISK ? status : TR_EBUSY);
     upload->is_made = !is_new || status == 0;
@@ -821,8 +835,10 @@ void uploads_fini(void *self)
 
         drop_jobs(upload);
         uploads->first = upload->next;
+        uploads->count--;
         upload_unref(upload);
     }
+    tr_assert(uploads->count == 0);
     if (uploads->sql.sql != NULL)
         sql_client_fini(&uploads->sql);
 }

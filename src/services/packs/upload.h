@@ -82,8 +82,7 @@ struct upload_job {
     unsigned status;   /* of HTTP: 200, or an error */
     const char *label; /* of an error, static */
     const char *text;
-    tr_reply_handle reply;   /* the actor's */
-    struct upload_job *next; /* the actor's */
+    tr_reply_handle reply; /* the actor's */
 };
 struct upload_message {
     struct upload_job *job; /* one reference */

@@ -138,6 +138,7 @@ static void ask_uploads(struct http_request *request, struct upload_job *job, ht
     struct packs_request *asked = packs_request_of(request);
     struct upload_message message = { upload_job_ref(job) };
 
+    tr_assert(asked->data == NULL); /* the request asks once */
     asked->data = job;
     if (http_ask(request, asked->packs->uploads, &message, sizeof message, then) == 0)
         return;
@@ -394,6 +395,7 @@ static bool send_piece(struct http_request *request)
     struct upload_message message = { job };
 
     tr_assert(receiver->sent == NULL);
+    tr_assert(job->bytes.size > 0);
     if (receiver->spare == NULL)
         receiver->spare = upload_job_create(UPLOAD_WRITE);
     if (receiver->spare == NULL || cut_write(receiver) != 0) {
@@ -421,6 +423,7 @@ static void continue_receiver(struct http_request *request)
     const struct receiver *receiver = packs_request_of(request)->data;
     size_t size = receiver->filling->bytes.size;
 
+    tr_assert(receiver->sent == NULL);
     if (size >= UPLOAD_PIECE || (receiver->has_ended && size > 0)) {
         if (!send_piece(request))
             return;
@@ -439,6 +442,7 @@ static void on_written(struct http_request *request, const struct tr_event *even
     struct receiver *receiver = packs_request_of(request)->data;
     struct upload_job *job = receiver->sent;
 
+    tr_assert(job != NULL && receiver->spare == NULL);
     receiver->sent = NULL;
     if (receiver->filling == NULL) { /* the client is gone */
         upload_job_unref(job);

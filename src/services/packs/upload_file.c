@@ -12,8 +12,11 @@
 #include "base/assert.h"
 #include "services/packs/upload_private.h"
 
+_Static_assert((int)UPLOAD_ID_CHARS == (int)INCOMING_NAME_CHARS, "the id is the name of the file");
+
 void upload_file_init(struct upload_file *file, struct objects *objects, const char *id)
 {
+    tr_assert(object_name_is_valid(id, UPLOAD_ID_CHARS));
     *file = (struct upload_file){ .objects = objects_ref(objects), .fd = -1 };
     (void)snprintf(file->id, sizeof file->id, "%s", id);
 }
@@ -56,8 +59,10 @@ static int start_hash(struct upload_file *file)
 
 int upload_file_create(struct upload_file *file)
 {
-    int rc = objects_open_incoming(file->objects, file->id, true, &file->fd);
+    int rc;
 
+    tr_assert(file->fd < 0 && file->offset == 0);
+    rc = objects_open_incoming(file->objects, file->id, true, &file->fd);
     if (rc == 0)
         rc = start_hash(file);
     return rc;
@@ -90,6 +95,7 @@ static int catch_up(struct upload_file *file)
 
     if (rc == 0)
         rc = start_hash(file);
+    tr_assert(file->hashed <= file->offset); /* invariant 2 */
     if (rc == 0)
         rc = file_hash(file->fd, &file->hash, &file->hashed, file->offset);
     return rc;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "services/packs/upload_private.h"
 #include "support/log.h"
 
@@ -94,10 +95,12 @@ static int load_uploads(struct uploads *uploads)
 int uploads_start(struct packs *packs, char *why, size_t why_size)
 {
     struct uploads uploads = { .packs = packs, .tag_next = UPLOAD_TAG_FIRST };
-    int rc = load_uploads(&uploads);
+    int rc;
 
     (void)why;
     (void)why_size;
+    tr_assert(packs->objects != NULL && packs->view != NULL); /* these parts start before */
+    rc = load_uploads(&uploads);
     if (rc == 0)
         rc = tr_spawn(packs->system, &uploads_type, &uploads,
             &(struct tr_spawn_options){ .name = "packs uploads",

@@ -55,6 +55,7 @@ struct sql_unit *upload_insert_unit(
 {
     struct sql_unit *unit = sql_unit_create(0);
 
+    tr_assert((facts->encoding == UPLOAD_WHOLE) == (facts->version_id == 0));
     if (unit != NULL)
         UNIT_STEP(unit, &insert_upload, 1, VALUE_CHARS(id), VALUE_INT(facts->pack),
             VALUE_CHARS(facts->version), VALUE_TEXT(encoding_text(facts)),
@@ -138,6 +139,7 @@ int upload_edit_fill(struct edit *edit, const char *id, const struct upload_fact
     struct finished_upload *finished = edit->data;
 
     tr_assert(edit->kind == &upload_edit_kind);
+    tr_assert(edit->status == 0); /* the catalogue has not seen it */
     if (finished == NULL)
         edit->data = finished = base_calloc(sizeof *finished);
     if (finished == NULL)

@@ -80,6 +80,7 @@ void user_count_read(bool is_answered)
 
 static void user_answer(struct user_job *job, int status, struct sql_unit *unit)
 {
+    tr_assert(job->unit == NULL); /* invariant 4 */
     metric_add(&metrics[status == 0 ? PUSHES_STORED : PUSHES_FAILED], 1);
     metric_add(&metrics[CHANGES], status == 0 ? job->change_count : 0);
     job->status = status;
@@ -97,6 +98,7 @@ static struct user_job *take_waiting(struct user *user)
     tr_assert(job != NULL && user->waiting_count > 0);
     user->waiting = job->next;
     user->waiting_count--;
+    tr_assert((user->waiting == NULL) == (user->waiting_count == 0));
     if (user->waiting == NULL)
         user->waiting_end = &user->waiting;
     return job;
@@ -113,6 +115,8 @@ static void start_load(struct user *user, struct tr_context *ctx)
     struct sql_unit *unit = user_unit_load(user->id);
     int rc = TR_ENOMEM;
 
+    tr_assert(!user->is_loading && !user->is_loaded);
+    tr_assert(user->pushing == NULL); /* the number that is read would be old at once */
     if (unit != NULL)
         rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOAD });
     if (rc < 0) {
@@ -179,6 +183,7 @@ static void on_loaded(struct user *user, struct sql_unit *unit)
     int rc = sql_unit_status(unit);
     int64_t known_seq = user->seq;
 
+    tr_assert(user->is_loading && user->pushing == NULL);
     user->is_loading = false;
     if (rc == 0) {
         user->seq = sql_unit_rows(unit, 0) == 0 ? 0 : sql_row_int(unit, 0, 0, 0);
@@ -239,6 +244,7 @@ static enum tr_next user_handle(void *self, struct tr_context *ctx, void *messag
         user_job_unref(job);
         return TR_GO;
     }
+    tr_assert(*user->waiting_end == NULL && job->tries == 0);
     job->reply = tr_reply_take(ctx);
     *user->waiting_end = job;
     user->waiting_end = &job->next;
@@ -284,6 +290,7 @@ static void user_finish(void *self)
 
     while (user->waiting != NULL)
         drop_job(take_waiting(user));
+    tr_assert(user->waiting_count == 0);
     if (user->pushing != NULL)
         drop_job(user->pushing);
     user->pushing = NULL;

@@ -7,6 +7,7 @@
 #include "base/siphash.h"
 #include "services/common/step.h"
 #include "services/users/user_job.h"
+#include "sql/unit.h"
 
 #define CONFLICT_KEPT_MS (INT64_C(90) * 86400 * 1000)
 
@@ -164,6 +165,7 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *e
         change->step = step + 1;
         step += 2;
     }
+    tr_assert(unit->failed != 0 || unit->step_count == step); /* the steps of the job are indexes */
     job->limit_step = 0;
     if (job->rows_max > 0) {
         UNIT_STEP(unit, &check_rows, 1, VALUE_CHARS(job->user), VALUE_INT(job->rows_max));

@@ -38,6 +38,7 @@ enum {
     USER_EPOCHS_MAX = 100, /* of one user; a device with a cursor of an older one starts again */
     USERS_MIGRATIONS = 2,
 };
+_Static_assert((int)USER_PUSH_ITEMS_MAX < (int)USER_ITEMS_MAX, "the first push is never too large");
 
 /* A push is applied in this order, because an item needs its session. */
 enum user_kind { USER_SETTING, USER_MEMORY_STATE, USER_SESSION, USER_SESSION_ITEM, USER_KINDS };

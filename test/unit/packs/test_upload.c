@@ -701,6 +701,86 @@ TEST(upload, goes_on_with_a_removal_when_its_actor_fails)
     site_end(&site);
 }
 
+static int begin_create(const struct site *site, const struct announced *announced)
+{
+    char head[2400], body[512], *json;
+    int fd = web_connect(admin_address(site->admin));
+
+    write_announcement(announced, body);
+    json = quoted(body);
+    (void)snprintf(head, sizeof head,
+        "POST /v1/admin/packs/%s/uploads HTTP/1.1\r\nHost: x\r\n%sContent-Type: "
+        "application/json\r\n"
+        "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+        announced->pack, site->headers[TOKEN], strlen(json), json);
+    web_send(fd, head, strlen(head));
+    free(json);
+    return fd;
+}
+
+static unsigned end_create(int fd)
+{
+    struct web_answer answer = { 0 };
+    unsigned status;
+
+    web_receive(fd, &answer);
+    status = (unsigned)answer.status;
+    web_answer_free(&answer);
+    close(fd);
+    return status;
+}
+
+/* Its row was never stored: the next life removes it instead of taking it for a complete one. The
+ * removals of other uploads keep every thread of the pool busy meanwhile. */
+TEST(upload, being_created_is_removed_when_its_actor_fails)
+{
+    enum { POOL = 12 }; /* threads: site.h */
+    const struct announced announced = {
+        .pack = "core", .version = "2.0.0", .bytes = "abcdef", .size = 6
+    };
+    char head[1600], bytes[32], version[32], *ids[POOL];
+    struct pollfd creates[2];
+    struct site site;
+    int deletes[POOL];
+    unsigned status;
+
+    site_begin(&site);
+    site_register(&site, "core");
+    atomic_store(&upload_removal_hook, wait_in_removal);
+    for (int i = 0; i < POOL; i++) {
+        (void)snprintf(bytes, sizeof bytes, "the bytes of %d", i);
+        (void)snprintf(version, sizeof version, "1.0.%d", i);
+        ids[i] = create_text(&site, "core", version, bytes);
+    }
+    for (int i = 0; i < POOL; i++) {
+        deletes[i] = web_connect(admin_address(site.admin));
+        (void)snprintf(head, sizeof head,
+            "DELETE /v1/admin/uploads/%s HTTP/1.1\r\nHost: x\r\n%sConnection: close\r\n\r\n",
+            ids[i], site.headers[TOKEN]);
+        web_send(deletes[i], head, strlen(head));
+    }
+    while (atomic_load(&removals_begun) < POOL)
+        (void)poll(NULL, 0, 1);
+    /* The second of two equal ones is refused while the first is being created. */
+    for (int i = 0; i < 2; i++)
+        creates[i] = (struct pollfd){ .fd = begin_create(&site, &announced), .events = POLLIN };
+    (void)poll(creates, 2, -1);
+    CHECK_EQ_INT(end_create(creates[creates[0].revents == 0].fd), 409);
+    CHECK_EQ_INT(tr_inspect_kill(site.system, tree_find(site.system, "packs uploads").id), 0);
+    CHECK(end_create(creates[creates[0].revents != 0].fd) >= 500);
+    atomic_store(&may_remove, true);
+    do
+        status = end_create(begin_create(&site, &announced));
+    while (status == 409);
+    CHECK_EQ_INT(status, 201);
+    for (int i = 0; i < POOL; i++) {
+        (void)end_create(deletes[i]);
+        free(ids[i]);
+    }
+    atomic_store(&upload_removal_hook, NULL);
+    site_end(&site);
+}
+
 TEST(upload, goes_on_after_a_restart)
 {
     struct site site;

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rooms.c: state events become a room's properties and members. */
+#include "matrix/client/rooms.h"
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+
+/* ---- events ----------------------------------------------------------------------------------- */
+
+/* Times are bounded, not refused: an event with a senseless time is still an event. */
+static int64_t rooms_read_time(const struct json *value)
+{
+    const int64_t most = ((int64_t)1 << 53) - 1;
+    int64_t ms;
+
+    if (json_int(value, &ms))
+        return ms < 0 ? 0 : ms > most ? most : ms;
+    return json_kind(value) == JSON_REAL ? most : 0; /* digits that do not fit an int64_t */
+}
+
+bool mxclient_event_read(const struct json *value, struct mxclient_event *ret_event)
+{
+    struct mxclient_event event = { .json = value, .content = json_get(value, "content") };
+
+    if (!mxclient_read_id(json_get(value, "type"), &event.type) ||
+        !mxclient_read_id(json_get(value, "sender"), &event.sender) ||
+        json_kind(event.content) != JSON_OBJECT)
+        return false;
+    if (json_string(json_get(value, "state_key"), &event.state_key) &&
+        event.state_key.size > MXCLIENT_ID_BYTES_MAX)
+        return false;
+    if (!mxclient_read_id(json_get(value, "event_id"), &event.event_id) &&
+        event.state_key.at == NULL)
+        return false;
+    (void)mxclient_read_id(
+        json_get(json_get(value, "unsigned"), "transaction_id"), &event.transaction_id);
+    event.origin_ms = rooms_read_time(json_get(value, "origin_server_ts"));
+    *ret_event = event;
+    return true;
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static void rooms_free_room(void *object)
+{
+    mxclient_index_fini(&((struct mxclient_room *)object)->members, NULL);
+}
+
+void mxclient_rooms_fini(struct mxclient_rooms *rooms)
+{
+    mxclient_index_fini(&rooms->rooms, rooms_free_room);
+}
+
+struct mxclient_room *mxclient_rooms_find(const struct mxclient_rooms *rooms, struct span room_id)
+{
+    return mxclient_index_find(&rooms->rooms, room_id);
+}
+
+struct mxclient_room *mxclient_rooms_add(struct mxclient_rooms *rooms, struct span room_id)
+{
+    struct mxclient_room *room = mxclient_index_add(&rooms->rooms, room_id, sizeof *room);
+
+    if (room != NULL && room->rotation_ms == 0) {
+        room->rotation_ms = MXCLIENT_ROTATION_MS;
+        room->rotation_messages = MXCLIENT_ROTATION_MESSAGES;
+        room->is_changed = true;
+    }
+    return room;
+}
+
+static const char *const membership_names[] = {
+    [MXCLIENT_LEFT] = "leave",
+    [MXCLIENT_INVITED] = "invite",
+    [MXCLIENT_JOINED] = "join",
+};
+
+/* Any other membership, a ban or a knock for instance, is none. */
+static enum mxclient_membership rooms_membership(struct span name)
+{
+    for (int i = MXCLIENT_INVITED; i <= MXCLIENT_JOINED; i++)
+        if (span_is(name, membership_names[i]))
+            return (enum mxclient_membership)i;
+    return MXCLIENT_LEFT;
+}
+
+int mxclient_rooms_load(struct mxclient_rooms *rooms, const struct mxstore_room *row)
+{
+    struct mxclient_room *room = mxclient_rooms_add(rooms, row->room_id);
+
+    if (room == NULL)
+        return TR_ENOMEM;
+    room->membership = rooms_membership(row->membership);
+    room->is_encrypted = row->is_encrypted != 0;
+    room->is_sync_room = row->is_sync_room != 0;
+    room->rotation_ms = row->rotation_ms;
+    room->rotation_messages = row->rotation_messages;
+    room->must_rotate = true; /* who left while this program was down is not known */
+    room->is_changed = false;
+    return 0;
+}
+
+void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit)
+{
+    if (!room->is_changed)
+        return;
+    mxstore_put(unit, MXSTORE_IS_room,
+        &(struct mxstore_room){ .room_id = { room->entry.id.bytes, room->entry.id.size },
+            .membership = span_of(membership_names[room->membership]),
+            .is_encrypted = room->is_encrypted,
+            .rotation_ms = room->rotation_ms,
+            .rotation_messages = room->rotation_messages,
+            .is_sync_room = room->is_sync_room });
+    room->is_changed = false;
+}
+
+/* ---- state ------------------------------------------------------------------------------------ */
+
+void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership)
+{
+    room->is_changed = room->is_changed || room->membership != membership;
+    room->membership = membership;
+}
+
+/* Read a limit of rotation; the sender's wish counts within bounds. */
+static int64_t rooms_read_limit(
+    const struct json *value, int64_t fallback, int64_t least, int64_t most)
+{
+    int64_t limit;
+
+    if (!json_int(value, &limit))
+        return fallback;
+    return limit < least ? least : limit > most ? most : limit;
+}
+
+static void rooms_take_encryption(struct mxclient_room *room, const struct json *content)
+{
+    room->is_encrypted =
+        true; /* also for an algorithm that we do not know: no plaintext goes out */
+    room->rotation_ms = rooms_read_limit(json_get(content, "rotation_period_ms"),
+        MXCLIENT_ROTATION_MS, MXCLIENT_ROTATION_MS_MIN, MXCLIENT_ROTATION_MS);
+    room->rotation_messages = rooms_read_limit(json_get(content, "rotation_period_msgs"),
+        MXCLIENT_ROTATION_MESSAGES, 1, MXCLIENT_ROTATION_MESSAGES_MAX);
+    room->is_changed = true;
+}
+
+static int rooms_take_member(
+    struct mxclient_room *room, const struct mxclient_event *event, bool is_limited)
+{
+    struct mxclient_member *member;
+    struct span name = { NULL, 0 };
+    enum mxclient_membership membership;
+
+    if (!mxclient_is_id(event->state_key))
+        return 0;
+    (void)json_string(json_get(event->content, "membership"), &name);
+    membership = rooms_membership(name);
+    member = mxclient_index_add(&room->members, event->state_key, sizeof *member);
+    if (member == NULL)
+        return TR_ENOMEM;
+    if (membership == MXCLIENT_LEFT && (is_limited || member->membership != MXCLIENT_LEFT))
+        room->must_rotate = true;
+    member->membership = membership;
+    return 0;
+}
+
+int mxclient_room_take_state(
+    struct mxclient_room *room, const struct mxclient_event *event, bool is_limited)
+{
+    tr_assert(event->state_key.at != NULL);
+    if (span_is(event->type, "m.room.member"))
+        return rooms_take_member(room, event, is_limited);
+    if (event->state_key.size != 0)
+        return 0;
+    if (span_is(event->type, "m.room.encryption"))
+        rooms_take_encryption(room, event->content);
+    else if (span_is(event->type, "m.room.history_visibility"))
+        room->must_rotate = true;
+    else if (span_is(event->type, "org.troupe.sync_room") ||
+             span_is(event->type, "m.lotti.sync_room")) {
+        room->is_changed = room->is_changed || !room->is_sync_room;
+        room->is_sync_room = true;
+    }
+    return 0;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rooms.h: rooms as their state events describe them, and an event as it stands in an answer.
+ *
+ * 1. Encryption is sticky: no event and no row takes it back.
+ * 2. A room whose members are not all known has has_members false; nobody sends there before they
+ *    are read.
+ * 3. must_rotate stays set from a member's leave until the sending session is replaced. */
+#ifndef MATRIX_CLIENT_ROOMS_H
+#define MATRIX_CLIENT_ROOMS_H
+
+#include "matrix/client/index.h"
+#include "matrix/client/request.h"
+#include "matrix/store/store.h"
+
+enum {
+    MXCLIENT_TYPE_BYTES_MAX = 255,
+    MXCLIENT_EVENT_BYTES_MAX = 128 << 10, /* as JSON; servers refuse events over 64 KiB */
+    MXCLIENT_ROTATION_MESSAGES = 100,
+    MXCLIENT_ROTATION_MESSAGES_MAX = 10000,
+    MXCLIENT_ROTATION_MS = 7 * 24 * 60 * 60 * 1000,
+    MXCLIENT_ROTATION_MS_MIN = 60 * 60 * 1000,
+};
+
+/* An event of a room. Texts point into the answer. */
+struct mxclient_event {
+    const struct json *json;
+    const struct json *content; /* an object */
+    struct span event_id;       /* absent in stripped state */
+    struct span type;
+    struct span sender;
+    struct span state_key;      /* absent: no state event */
+    struct span transaction_id; /* of our own event; else absent */
+    int64_t origin_ms;          /* 0 to 2^53 - 1, whatever the sender claims */
+};
+/* Read an event; false if its type, sender, content or (unless it is state) event id is missing or
+ * not valid. */
+bool mxclient_event_read(const struct json *value, struct mxclient_event *ret_event);
+
+enum mxclient_membership { MXCLIENT_LEFT, MXCLIENT_INVITED, MXCLIENT_JOINED };
+
+struct mxclient_member {
+    struct mxclient_entry entry; /* its user id */
+    enum mxclient_membership membership;
+};
+
+struct mxclient_room {
+    struct mxclient_entry entry; /* its id */
+    enum mxclient_membership membership;
+    bool is_encrypted;
+    bool is_sync_room;
+    bool has_members;
+    bool must_rotate;
+    bool is_changed; /* since the last mxclient_room_put */
+    int64_t rotation_ms;
+    int64_t rotation_messages;
+    struct mxclient_index members; /* of struct mxclient_member; also those who left */
+};
+
+struct mxclient_rooms {
+    struct mxclient_index rooms; /* of struct mxclient_room */
+};
+
+void mxclient_rooms_fini(struct mxclient_rooms *rooms); /* a zeroed one is fine */
+/* Take a stored row. TR_ENOMEM. */
+int mxclient_rooms_load(struct mxclient_rooms *rooms, const struct mxstore_room *row);
+struct mxclient_room *mxclient_rooms_find(const struct mxclient_rooms *rooms, struct span room_id);
+/* Return the room, added if new; NULL: out of memory. */
+struct mxclient_room *mxclient_rooms_add(struct mxclient_rooms *rooms, struct span room_id);
+
+/* Take a state event; other types change nothing. `is_limited`: the answer has a gap before it, so
+ * an absent member may have been there in between. TR_ENOMEM. */
+int mxclient_room_take_state(
+    struct mxclient_room *room, const struct mxclient_event *event, bool is_limited);
+void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership);
+/* Add the step that stores the room, if it has changed. */
+void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sync.c: the parts of a /sync answer, in the order in which they depend on each other: device lists
+ * and key counts, then rooms with their state, then timelines. */
+#include "matrix/client/sync.h"
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+
+/* One answer on its way into a unit. */
+struct sync {
+    struct mxclient *client;
+    struct sql_unit *unit;
+    int64_t now_ms;
+    struct mxclient_sync_news news;
+};
+
+void mxclient_sync_request(
+    const struct mxclient *client, bool is_first, struct mxclient_request *request)
+{
+    mxclient_request_init(request, MXCLIENT_SYNC, NULL);
+    if (client->next_batch.size > 0)
+        mxclient_request_query(request, "since", mxclient_span(&client->next_batch));
+    if (client->session.filter_id.size > 0)
+        mxclient_request_query(request, "filter", mxclient_span(&client->session.filter_id));
+    mxclient_request_query_int(request, "timeout", is_first ? 0 : MXCLIENT_SYNC_TIMEOUT_MS);
+    mxclient_request_query(request, "set_presence", SPAN("offline"));
+    mxclient_request_query(request, "use_state_after", SPAN("true"));
+}
+
+/* ---- received events -------------------------------------------------------------------------- */
+
+static void sync_put_event(struct sync *sync, const struct mxclient_room *room,
+    const struct mxclient_event *event, struct mxstore_event *row)
+{
+    row->event_id = event->event_id;
+    row->seq = sync->client->seq_next++;
+    row->room_id = mxclient_id(&room->entry);
+    row->sender = event->sender;
+    row->type = event->type;
+    row->origin_ms = event->origin_ms;
+    mxstore_put(sync->unit, MXSTORE_IS_event, row);
+    sync->news.events++;
+}
+
+/* Return the row of an event as it came. Ciphertext waits for its key. Plaintext in an encrypted room
+ * is nobody's word: the server may have written it. */
+static struct mxstore_event sync_event_row(
+    const struct mxclient_room *room, const struct mxclient_event *event)
+{
+    if (span_is(event->type, "m.room.encrypted"))
+        return (struct mxstore_event){ .status = MXSTORE_HELD, .reason = MX_ESESSION };
+    if (room->is_encrypted)
+        return (struct mxstore_event){ .status = MXSTORE_ABANDONED, .reason = MX_ESIGNATURE };
+    return (struct mxstore_event){ .status = MXSTORE_ENQUEUED };
+}
+
+/* Store an event. One over the limit is stored without its body, so that it is not missed
+ * silently. */
+static int sync_take_event(
+    struct sync *sync, struct mxclient_room *room, const struct mxclient_event *event)
+{
+    struct mxstore_event row = sync_event_row(room, event);
+    struct buffer body = { .size_max = MXCLIENT_EVENT_BYTES_MAX };
+    struct json_writer writer = json_writer(&body);
+    int rc;
+
+    json_put_value(&writer, NULL, event->json);
+    rc = json_writer_end(&writer);
+    row.body = mxclient_span(&body);
+    if (rc == TR_ELIMIT) {
+        row.status = MXSTORE_ABANDONED;
+        row.reason = MX_ETOOBIG;
+        row.body = SPAN("");
+        rc = 0;
+    }
+    if (rc == 0) {
+        if (row.status == MXSTORE_HELD) {
+            mxstore_lower_floor(sync->unit, mxclient_id(&room->entry), event->origin_ms);
+            sync->news.held++;
+        }
+        sync_put_event(sync, room, event, &row);
+    }
+    buffer_free(&body);
+    return rc;
+}
+
+/* Our own event comes back with the transaction id that we gave it. */
+static bool sync_is_echo(const struct sync *sync, const struct mxclient_event *event)
+{
+    return event->transaction_id.at != NULL &&
+           span_equal(event->sender, mxclient_span(&sync->client->session.user_id));
+}
+
+/* ---- rooms ------------------------------------------------------------------------------------ */
+
+static int sync_take_state(
+    struct sync *sync, struct mxclient_room *room, const struct json *events, bool is_limited)
+{
+    struct mxclient_event event;
+    int rc = 0;
+
+    for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);)
+        if (mxclient_event_read(it.value, &event) && event.state_key.at != NULL)
+            rc = mxclient_room_take_state(room, &event, is_limited);
+        else
+            sync->client->skipped++;
+    return rc;
+}
+
+/* Only without `state_after` the state events of the timeline change the state. */
+static int sync_take_timeline(struct sync *sync, struct mxclient_room *room,
+    const struct json *events, bool takes_state, bool is_limited)
+{
+    struct mxclient_event event;
+    int rc = 0;
+
+    for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);) {
+        if (!mxclient_event_read(it.value, &event) || event.event_id.at == NULL)
+            sync->client->skipped++;
+        else if (event.state_key.at != NULL)
+            rc = takes_state ? mxclient_room_take_state(room, &event, is_limited) : 0;
+        else if (!sync_is_echo(sync, &event))
+            rc = sync_take_event(sync, room, &event);
+    }
+    return rc;
+}
+
+static bool sync_read_token(const struct json *value, struct span *ret_token)
+{
+    struct span token;
+
+    if (!json_string(value, &token) || token.size == 0 ||
+        token.size > MXCLIENT_SYNC_TOKEN_BYTES_MAX)
+        return false;
+    *ret_token = token;
+    return true;
+}
+
+/* The first answer starts in the present: what was before it is no gap. */
+static void sync_take_gap(
+    struct sync *sync, const struct mxclient_room *room, const struct json *timeline)
+{
+    struct span from;
+
+    if (sync->client->next_batch.size == 0)
+        return;
+    if (!sync_read_token(json_get(timeline, "prev_batch"), &from)) {
+        sync->client->skipped++;
+        return;
+    }
+    mxstore_put(sync->unit, MXSTORE_IS_gap,
+        &(struct mxstore_gap){ .room_id = mxclient_id(&room->entry),
+            .from_token = from,
+            .until_token = mxclient_span(&sync->client->next_batch),
+            .created_ms = sync->now_ms });
+    sync->news.gaps++;
+}
+
+/* Everyone in an encrypted room is tracked, so that its devices are known before we send. */
+static int sync_track_members(struct sync *sync, const struct mxclient_room *room)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && room->is_encrypted && i < room->members.count; i++) {
+        const struct mxclient_member *member =
+            (const struct mxclient_member *)room->members.entries[i];
+
+        if (member->membership != MXCLIENT_LEFT)
+            rc = mxclient_devices_track(
+                &sync->client->devices, mxclient_id(&member->entry), sync->unit);
+    }
+    return rc;
+}
+
+static int sync_take_room(struct sync *sync, struct span room_id, const struct json *value,
+    enum mxclient_membership membership)
+{
+    const struct json *timeline = json_get(value, "timeline");
+    const struct json *after = json_get(value, "state_after");
+    bool is_new = mxclient_rooms_find(&sync->client->rooms, room_id) == NULL;
+    struct mxclient_room *room = mxclient_rooms_add(&sync->client->rooms, room_id);
+    bool is_limited = false;
+    int rc;
+
+    if (room == NULL)
+        return TR_ENOMEM;
+    (void)json_bool(json_get(timeline, "limited"), &is_limited);
+    mxclient_room_set_membership(room, membership);
+    /* A filter may leave members out; without one the answer has the whole state of a new room. */
+    if (is_new && membership == MXCLIENT_JOINED && sync->client->session.filter_id.size == 0)
+        room->has_members = true;
+    rc = sync_take_state(sync, room,
+        json_get(after != NULL ? after : json_get(value, "state"), "events"), is_limited);
+    /* The row of a new room must be there before its floor is lowered. Its events may encrypt it. */
+    mxclient_room_put(room, sync->unit);
+    if (rc == 0)
+        rc =
+            sync_take_timeline(sync, room, json_get(timeline, "events"), after == NULL, is_limited);
+    mxclient_room_put(room, sync->unit);
+    if (rc == 0 && is_limited)
+        sync_take_gap(sync, room, timeline);
+    return rc == 0 ? sync_track_members(sync, room) : rc;
+}
+
+static int sync_take_rooms(
+    struct sync *sync, const struct json *rooms, enum mxclient_membership membership)
+{
+    int rc = 0;
+
+    for (struct json_iter it = json_iterate(rooms); rc == 0 && json_next(&it);)
+        if (mxclient_is_id(it.key) && json_kind(it.value) == JSON_OBJECT)
+            rc = sync_take_room(sync, it.key, it.value, membership);
+        else
+            sync->client->skipped++;
+    return rc;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------- */
+
+static bool sync_is_empty(const struct json *body)
+{
+    const struct json *rooms = json_get(body, "rooms");
+    const struct json *lists = json_get(body, "device_lists");
+
+    return json_count(json_get(rooms, "join")) == 0 && json_count(json_get(rooms, "invite")) == 0 &&
+           json_count(json_get(rooms, "leave")) == 0 &&
+           json_count(json_get(lists, "changed")) == 0 &&
+           json_count(json_get(json_get(body, "to_device"), "events")) == 0;
+}
+
+/* A server that ignores the timeout, or whose token stands still, must not make us spin. */
+static uint64_t sync_pause_ms(
+    struct mxclient *client, const struct json *body, uint64_t took_ms, bool is_still)
+{
+    uint64_t pause;
+
+    if (!is_still && (took_ms >= MXCLIENT_SYNC_QUICK_MS || !sync_is_empty(body))) {
+        client->empty_syncs = 0;
+        return 0;
+    }
+    pause = (uint64_t)MXCLIENT_SYNC_QUICK_MS << (client->empty_syncs < 5 ? client->empty_syncs : 5);
+    if (client->empty_syncs < UINT32_MAX)
+        client->empty_syncs++;
+    return pause > MXCLIENT_SYNC_PAUSE_MAX_MS ? MXCLIENT_SYNC_PAUSE_MAX_MS : pause;
+}
+
+int mxclient_sync_take(struct mxclient *client, const struct json *body, int64_t now_ms,
+    uint64_t took_ms, struct sql_unit *unit, struct mxclient_sync_news *ret_news)
+{
+    struct sync sync = { .client = client, .unit = unit, .now_ms = now_ms };
+    const struct json *rooms = json_get(body, "rooms");
+    struct span token, former = mxclient_span(&client->next_batch);
+    int rc;
+
+    tr_assert(client->seq_next > 0);
+    if (!sync_read_token(json_get(body, "next_batch"), &token))
+        return TR_EPROTO;
+    sync.news.pause_ms = sync_pause_ms(client, body, took_ms, span_equal(token, former));
+    mxclient_devices_changed(&client->devices, json_get(body, "device_lists"), unit);
+    mxclient_keys_counts(&client->keys, body);
+    rc = sync_take_rooms(&sync, json_get(rooms, "invite"), MXCLIENT_INVITED);
+    rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "join"), MXCLIENT_JOINED);
+    rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "leave"), MXCLIENT_LEFT);
+    if (rc != 0)
+        return rc;
+    mxstore_advance_token(unit, former.size == 0 ? (struct span){ NULL, 0 } : former, token);
+    buffer_clear(&client->next_batch);
+    rc = buffer_span(&client->next_batch, token);
+    if (rc == 0)
+        *ret_news = sync.news;
+    return rc;
+}

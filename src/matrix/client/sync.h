@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sync.h: /sync. One answer becomes one unit.
+ *
+ * 1. The unit has everything of the answer and the move of next_batch from the token that was asked
+ *    with: all is stored or nothing. The next request is written after the COMMIT.
+ * 2. A member of the answer that is not valid is skipped and counted. Only an answer without a
+ *    next_batch is refused as a whole.
+ * 3. Ciphertext is stored as it came, held, and lowers the room's floor in the same unit. A
+ *    plaintext event in an encrypted room is stored and never handed out (MX_ESIGNATURE).
+ * 4. A limited timeline leaves a gap row, from its prev_batch back to the token asked with.
+ * 5. Answers that come at once and bring nothing are followed by a pause that grows. */
+#ifndef MATRIX_CLIENT_SYNC_H
+#define MATRIX_CLIENT_SYNC_H
+
+#include "matrix/client/client.h"
+
+enum {
+    MXCLIENT_SYNC_TIMEOUT_MS = 30 * 1000,
+    MXCLIENT_SYNC_QUICK_MS = 1000, /* an empty answer sooner than this is followed by a pause */
+    MXCLIENT_SYNC_PAUSE_MAX_MS = 30 * 1000,
+    MXCLIENT_SYNC_TOKEN_BYTES_MAX = 2048,
+};
+
+/* Write the request. `is_first`: after a start or a lost connection, the server answers at once. */
+void mxclient_sync_request(
+    const struct mxclient *client, bool is_first, struct mxclient_request *request);
+
+struct mxclient_sync_news {
+    uint64_t pause_ms; /* before the next request; 0: none */
+    uint32_t events;   /* received events in the unit */
+    uint32_t held;     /* of them without a key */
+    uint32_t gaps;
+};
+/* Take an answer that came `took_ms` after its request, and add the steps of the unit. TR_EPROTO:
+ * there is no usable next_batch, and no step was added; wait, then ask again. TR_ENOMEM: drop the
+ * client and load it. */
+int mxclient_sync_take(struct mxclient *client, const struct json *body, int64_t now_ms,
+    uint64_t took_ms, struct sql_unit *unit, struct mxclient_sync_news *ret_news);
+
+#endif

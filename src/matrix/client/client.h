@@ -8,31 +8,33 @@
 #include "matrix/client/rooms.h"
 #include "matrix/client/session.h"
 
+/* Which devices of a room's members get its keys. A blocked device never does. */
+enum mxclient_policy {
+    MXCLIENT_SHARE_EXCLUDE, /* verified ones; the others are left out */
+    MXCLIENT_SHARE_HALT,    /* verified ones; a device that is not verified stops all sends */
+    MXCLIENT_SHARE_ALL,     /* all but blocked ones */
+};
+
 struct mxclient {
+    enum mxclient_policy policy;
     struct mxclient_session session;
     struct mxclient_keys keys;
     struct mxclient_devices devices;
     struct mxclient_rooms rooms;
-    int64_t seq_next;         /* of the next received event */
-    struct buffer next_batch; /* the token of the next /sync; empty before the first */
-    uint32_t empty_syncs;     /* in a row, that came at once and brought no news */
-    uint64_t skipped;         /* members of answers that were not valid */
+    struct mxclient_index peers;     /* of struct mxclient_peer (olm.h) */
+    struct mxclient_index inbounds;  /* of struct mxclient_inbound (megolm.h) */
+    struct mxclient_index outbounds; /* of struct mxclient_outbound (send.h) */
+    bool is_account_changed;         /* by a received message; the sync's unit stores it */
+    int64_t seq_next;                /* of the next received event */
+    struct buffer next_batch;        /* the token of the next /sync; empty before the first */
+    uint32_t empty_syncs;            /* in a row, that came at once and brought no news */
+    uint64_t skipped;                /* members of answers that were not valid */
+    uint64_t undecrypted;            /* messages to this device that no session decrypts */
+    uint64_t withheld;               /* notices that a key is withheld from us */
 };
 
 /* Start the nouns of a session that has logged in. */
-static inline void mxclient_start(struct mxclient *client)
-{
-    mxclient_keys_init(&client->keys, &client->session);
-    mxclient_devices_init(&client->devices, &client->session);
-    client->seq_next = 1;
-}
-
-static inline void mxclient_fini(struct mxclient *client)
-{
-    mxclient_rooms_fini(&client->rooms);
-    mxclient_devices_fini(&client->devices);
-    mxclient_session_fini(&client->session);
-    buffer_free(&client->next_batch);
-}
+void mxclient_start(struct mxclient *client);
+void mxclient_fini(struct mxclient *client); /* wipes; a zeroed one is fine */
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sync.c: the parts of a /sync answer, in the order in which they depend on each other: device lists
- * and key counts, then rooms with their state, then timelines. */
+ * and key counts, messages to the device, then rooms with their state, then timelines. */
 #include "matrix/client/sync.h"
 
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/megolm.h"
+#include "matrix/client/olm.h"
 
 /* One answer on its way into a unit. */
 struct sync {
@@ -55,6 +57,38 @@ static struct mxstore_event sync_event_row(
     return (struct mxstore_event){ .status = MXSTORE_ENQUEUED };
 }
 
+/* Return whether a key, a better copy of it or a device list can still come and help. */
+static bool sync_is_waiting(int reason)
+{
+    return reason == MX_ESESSION || reason == MX_EINDEX || reason == MX_ESIGNATURE;
+}
+
+/* Store ciphertext that decrypts, as its plaintext. TR_EAGAIN: it does not, for `row`'s reason. */
+static int sync_take_cipher(struct sync *sync, const struct mxclient_room *room,
+    const struct mxclient_event *event, struct mxstore_event *row)
+{
+    struct mxclient_cleartext text = { 0 };
+    struct mxclient_event inner = *event;
+    struct json_doc doc = { 0 };
+    int rc = mxclient_megolm_decrypt(sync->client, room, event, &doc, &text);
+
+    if (rc == 0) {
+        inner.type = text.type;
+        *row =
+            (struct mxstore_event){ .status = MXSTORE_ENQUEUED, .body = mxclient_span(&text.text) };
+        sync_put_event(sync, room, &inner, row);
+        mxstore_guard_index(
+            sync->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
+    } else if (rc != TR_ENOMEM) {
+        row->status = sync_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
+        row->reason = rc;
+        rc = TR_EAGAIN;
+    }
+    mx_wipe_buffer(&text.text);
+    json_doc_free(&doc);
+    return rc;
+}
+
 /* Store an event. One over the limit is stored without its body, so that it is not missed
  * silently. */
 static int sync_take_event(
@@ -63,8 +97,12 @@ static int sync_take_event(
     struct mxstore_event row = sync_event_row(room, event);
     struct buffer body = { .size_max = MXCLIENT_EVENT_BYTES_MAX };
     struct json_writer writer = json_writer(&body);
-    int rc;
+    int rc = TR_EAGAIN;
 
+    if (row.status == MXSTORE_HELD)
+        rc = sync_take_cipher(sync, room, event, &row);
+    if (rc != TR_EAGAIN)
+        return rc;
     json_put_value(&writer, NULL, event->json);
     rc = json_writer_end(&writer);
     row.body = mxclient_span(&body);
@@ -216,6 +254,19 @@ static int sync_take_rooms(
     return rc;
 }
 
+static int sync_take_to_device(struct sync *sync, const struct json *events)
+{
+    struct mxclient *client = sync->client;
+    int rc = 0;
+
+    for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);)
+        rc = mxclient_to_device_take(client, it.value, sync->now_ms, sync->unit);
+    if (rc == 0 && client->is_account_changed)
+        rc = mxclient_session_put(&client->session, sync->unit);
+    client->is_account_changed = false;
+    return rc;
+}
+
 /* ---- the answer ------------------------------------------------------------------------------- */
 
 static bool sync_is_empty(const struct json *body)
@@ -259,7 +310,9 @@ int mxclient_sync_take(struct mxclient *client, const struct json *body, int64_t
     sync.news.pause_ms = sync_pause_ms(client, body, took_ms, span_equal(token, former));
     mxclient_devices_changed(&client->devices, json_get(body, "device_lists"), unit);
     mxclient_keys_counts(&client->keys, body);
-    rc = sync_take_rooms(&sync, json_get(rooms, "invite"), MXCLIENT_INVITED);
+    /* Messages to the device come first: they bring the keys of the timelines. */
+    rc = sync_take_to_device(&sync, json_get(json_get(body, "to_device"), "events"));
+    rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "invite"), MXCLIENT_INVITED);
     rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "join"), MXCLIENT_JOINED);
     rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "leave"), MXCLIENT_LEFT);
     if (rc != 0)

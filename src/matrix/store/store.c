@@ -214,6 +214,18 @@ SQL_STATEMENT(note_index,
     "INSERT INTO mx_index (session_id, message_index, event_id) VALUES ($1, $2, $3)"
     " ON CONFLICT (session_id, message_index) DO UPDATE SET event_id = excluded.event_id"
     " WHERE mx_index.event_id = excluded.event_id");
+SQL_STATEMENT(claim_index,
+    "INSERT INTO mx_index (session_id, message_index, event_id) VALUES ($1, $2, $3)"
+    " ON CONFLICT (session_id, message_index) DO NOTHING");
+SQL_STATEMENT(refuse_replay,
+    "UPDATE mx_event SET status = 5, reason = $4, body = '' WHERE event_id = $3 AND status <= 1"
+    " AND NOT EXISTS (SELECT 1 FROM mx_index i WHERE i.session_id = $1 AND i.message_index = $2"
+    " AND i.event_id = mx_event.event_id)");
+SQL_STATEMENT(release_event, "UPDATE mx_event SET status = 1, reason = 0, type = $2, body = $3"
+                             " WHERE event_id = $1 AND status = 0");
+SQL_STATEMENT(get_held,
+    SELECT(MXSTORE_EVENT, "event") " WHERE room_id = $1 AND status = 0 ORDER BY seq");
+SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
 SQL_STATEMENT(claim_outbox,
     "UPDATE mx_outbox SET sending = 1, lease_until_ms = $3, attempts = attempts + 1"
     " WHERE txn_id = $1 AND (sending = 0 OR (sending = 1 AND lease_until_ms <= $2))");
@@ -245,6 +257,41 @@ void mxstore_note_index(
     sql_unit_text(unit, session_id);
     sql_unit_int(unit, message_index);
     sql_unit_text(unit, event_id);
+}
+
+void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t message_index,
+    struct span event_id, int reason)
+{
+    static const struct sql_statement *const steps[] = { &claim_index, &refuse_replay };
+
+    _Static_assert(MXSTORE_ABANDONED == 5 && MXSTORE_HELD == 0 && MXSTORE_ENQUEUED == 1, "in SQL");
+    for (size_t i = 0; i < 2; i++) {
+        sql_unit_step(unit, steps[i], SQL_ROWS_ANY);
+        sql_unit_text(unit, session_id);
+        sql_unit_int(unit, message_index);
+        sql_unit_text(unit, event_id);
+    }
+    sql_unit_int(unit, reason);
+}
+
+void mxstore_release_event(
+    struct sql_unit *unit, struct span event_id, struct span type, struct span body)
+{
+    sql_unit_step(unit, &release_event, SQL_ROWS_ANY);
+    sql_unit_text(unit, event_id);
+    sql_unit_text(unit, type);
+    sql_unit_blob(unit, body.at, body.size);
+}
+
+void mxstore_get_held(struct sql_unit *unit, struct span room_id)
+{
+    sql_unit_step(unit, &get_held, SQL_ROWS_ANY);
+    sql_unit_text(unit, room_id);
+}
+
+void mxstore_get_last_seq(struct sql_unit *unit)
+{
+    sql_unit_step(unit, &get_last_seq, 1);
 }
 
 void mxstore_claim_outbox(

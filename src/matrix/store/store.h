@@ -201,6 +201,10 @@ void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row)
 /* Add the step that reads the row with this key, or, of a key of two parts, all rows with its first
  * part. For a session and its token the key is ignored. */
 void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key);
+/* Add the step that reads the held events of a room, the oldest first. */
+void mxstore_get_held(struct sql_unit *unit, struct span room_id);
+/* Add the step that reads the largest seq of an event, one integer; 0 without events. */
+void mxstore_get_last_seq(struct sql_unit *unit);
 /* Copy a row of a step that has ended. Spans point into the unit. */
 void mxstore_row(const struct sql_unit *unit, uint32_t step, uint32_t row, enum mxstore_kind kind,
     void *ret_row);
@@ -215,6 +219,14 @@ void mxstore_advance_token(struct sql_unit *unit, struct span from, struct span 
  * belongs to another event. */
 void mxstore_note_index(
     struct sql_unit *unit, struct span session_id, int64_t message_index, struct span event_id);
+/* Guard an event whose row is in this unit before this step, or was stored: if its message index
+ * belongs to another event already, it is a replay, and the row is abandoned with `reason`, its body
+ * emptied. Never fails the unit: a replay must not stop a whole answer. */
+void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t message_index,
+    struct span event_id, int reason);
+/* Replace held ciphertext by what it decrypted to; an event that is not held stays as it is. */
+void mxstore_release_event(
+    struct sql_unit *unit, struct span event_id, struct span type, struct span body);
 /* Claim an outbox row until `lease_until_ms`: it is pending, or its lease ended before now. */
 void mxstore_claim_outbox(
     struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms);

@@ -89,6 +89,10 @@ static void check_event(
 #define EVENT(id, type)                                                                            \
     "{\"event_id\":\"" id "\",\"type\":\"" type                                                    \
     "\",\"sender\":\"@bob:y\",\"origin_server_ts\":7,\"content\":{}}"
+#define CIPHER(id)                                                                                 \
+    "{\"event_id\":\"" id "\",\"type\":\"m.room.encrypted\",\"sender\":\"@bob:y\","                \
+    "\"origin_server_ts\":7,\"content\":{\"algorithm\":\"m.megolm.v1.aes-sha2\","                  \
+    "\"session_id\":\"s\",\"ciphertext\":\"AwgA\"}}"
 #define MEMBER(user, membership)                                                                   \
     "{\"event_id\":\"$m" user membership "\",\"type\":\"m.room.member\",\"state_key\":\"" user     \
     "\",\"sender\":\"" user "\",\"content\":{\"membership\":\"" membership "\"}}"
@@ -170,11 +174,12 @@ TEST(sync, ciphertext_is_held_under_the_floor)
     struct sql_unit *unit;
 
     sync_stage_init(&stage);
-    CHECK_EQ_INT(take(&stage, "{\"next_batch\":\"s1\"," ROOM(
-                                  ENCRYPTION, EVENT("$1", "m.room.encrypted")) "}"),
+    CHECK_EQ_INT(take(&stage, "{\"next_batch\":\"s1\"," ROOM(ENCRYPTION,
+                                  CIPHER("$1") "," EVENT("$2", "m.room.encrypted")) "}"),
         0);
     CHECK_EQ_U64(stage.news.held, 1);
     check_event(&stage, "$1", MXSTORE_HELD, MX_ESESSION);
+    check_event(&stage, "$2", MXSTORE_ABANDONED, MX_EFORMAT); /* no key will ever help */
     unit = get(&stage, MXSTORE_IS_cursor, "!r:x", &cursor);
     CHECK(unit != NULL);
     CHECK_EQ_INT(cursor.floor_ms, 7);

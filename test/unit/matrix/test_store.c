@@ -340,3 +340,81 @@ TEST(store, the_marker_and_the_floor_move_by_their_rules)
     CHECK_EQ_INT(floor_step(&place, 2, MXSTORE_NO_FLOOR), 0);
     store_close(&place);
 }
+
+/* ---- replays ---------------------------------------------------------------------------------- */
+
+static struct mxstore_event decrypted_event(const char *id, int64_t seq)
+{
+    return (struct mxstore_event){ .event_id = span_of(id),
+        .seq = seq,
+        .room_id = SPAN("!r"),
+        .sender = SPAN("@bob:x"),
+        .type = SPAN("m.x"),
+        .status = MXSTORE_ENQUEUED,
+        .body = SPAN("secret") };
+}
+
+static void check_status(struct place *place, const char *id, int64_t status, const char *body)
+{
+    struct sql_unit *unit = get(place, MXSTORE_IS_event, id);
+    struct mxstore_event row;
+
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_event, &row);
+    CHECK_EQ_INT(row.status, status);
+    CHECK(span_is(row.body, body));
+    sql_unit_destroy(unit);
+}
+
+TEST(store, a_replay_is_abandoned_and_the_rest_of_its_unit_stored)
+{
+    struct mxstore_event first = decrypted_event("$1", 1), replay = decrypted_event("$2", 2);
+    struct mxstore_event other = decrypted_event("$3", 3);
+    struct sql_unit *unit = sql_unit_create(0);
+    struct place place;
+
+    store_open(&place);
+    for (int i = 0; i < 2; i++) { /* the same event again is no replay */
+        unit = i == 0 ? unit : sql_unit_create(0);
+        mxstore_put(unit, MXSTORE_IS_event, &first);
+        mxstore_guard_index(unit, SPAN("s"), 7, SPAN("$1"), -9);
+        CHECK_EQ_INT(store_write(&place, unit), 0);
+    }
+    unit = sql_unit_create(0);
+    mxstore_put(unit, MXSTORE_IS_event, &replay);
+    mxstore_guard_index(unit, SPAN("s"), 7, SPAN("$2"), -9);
+    mxstore_put(unit, MXSTORE_IS_event, &other);
+    mxstore_guard_index(unit, SPAN("s"), 8, SPAN("$3"), -9);
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    check_status(&place, "$1", MXSTORE_ENQUEUED, "secret");
+    check_status(&place, "$2", MXSTORE_ABANDONED, "");
+    check_status(&place, "$3", MXSTORE_ENQUEUED, "secret");
+    store_close(&place);
+}
+
+TEST(store, held_events_are_found_and_released_once)
+{
+    struct mxstore_event held = decrypted_event("$1", 4), free_event = decrypted_event("$2", 5);
+    struct sql_unit *unit = sql_unit_create(0);
+    struct place place;
+
+    store_open(&place);
+    held.status = MXSTORE_HELD;
+    mxstore_put(unit, MXSTORE_IS_event, &held);
+    mxstore_put(unit, MXSTORE_IS_event, &free_event);
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    for (int i = 0; i < 2; i++) {
+        unit = sql_unit_create(0);
+        mxstore_get_held(unit, SPAN("!r"));
+        mxstore_get_last_seq(unit);
+        CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+        CHECK_EQ_U64(sql_unit_rows(unit, 0), i == 0 ? 1 : 0);
+        CHECK_EQ_INT(sql_row_int(unit, 1, 0, 0), 5);
+        sql_unit_destroy(unit);
+        unit = sql_unit_create(0);
+        mxstore_release_event(unit, SPAN("$1"), SPAN("m.y"), i == 0 ? SPAN("text") : SPAN("late"));
+        CHECK_EQ_INT(store_write(&place, unit), 0);
+        check_status(&place, "$1", MXSTORE_ENQUEUED, "text");
+    }
+    store_close(&place);
+}

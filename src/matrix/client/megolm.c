@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* megolm.c: received room sessions (Matrix specification, Client-Server API,
+ * "m.megolm.v1.aes-sha2"). */
+#include "matrix/client/megolm.h"
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+
+#define ALGORITHM "m.megolm.v1.aes-sha2"
+
+/* ---- sessions --------------------------------------------------------------------------------- */
+
+void mxclient_inbound_fini(void *object)
+{
+    mx_inbound_destroy(((struct mxclient_inbound *)object)->inbound);
+}
+
+/* Compose the id in the index; ids have no control characters. */
+static int megolm_name(struct span room_id, struct span session_id, struct buffer *out)
+{
+    (void)buffer_span(out, room_id);
+    (void)buffer_append(out, "\n", 1);
+    return buffer_span(out, session_id);
+}
+
+static struct mxclient_inbound *megolm_find(
+    const struct mxclient *client, struct span room_id, struct span session_id)
+{
+    struct mxclient_inbound *found = NULL;
+    struct buffer name = { 0 };
+
+    if (megolm_name(room_id, session_id, &name) == 0)
+        found = mxclient_index_find(&client->inbounds, mxclient_span(&name));
+    buffer_free(&name);
+    return found;
+}
+
+/* Keep a session, which is then owned by the client, in place of the former one. */
+static int megolm_keep(struct mxclient *client, struct span room_id, struct span session_id,
+    const struct mxclient_room_key *key, struct mx_inbound *inbound)
+{
+    struct buffer name = { 0 };
+    struct mxclient_inbound *kept = NULL;
+
+    if (megolm_name(room_id, session_id, &name) == 0)
+        kept = mxclient_index_add(&client->inbounds, mxclient_span(&name), sizeof *kept);
+    buffer_free(&name);
+    if (kept == NULL)
+        return TR_ENOMEM;
+    mx_inbound_destroy(kept->inbound);
+    kept->inbound = inbound;
+    kept->sender_key = key->sender_key;
+    kept->signing_key = key->signing_key;
+    kept->source = key->source;
+    return 0;
+}
+
+int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *row)
+{
+    struct mxclient_room_key key = { .source = (enum mxstore_source)row->source };
+    struct mx_inbound *inbound = NULL;
+    int rc = mx_key_parse(row->sender_key, &key.sender_key);
+
+    tr_assert(row->source >= 0 && row->source <= MXSTORE_IMPORTED);
+    if (rc == 0)
+        rc = mx_key_parse(row->signing_key, &key.signing_key);
+    if (rc == 0)
+        rc = mx_inbound_unpickle(row->pickle, client->session.key, &inbound);
+    if (rc == 0)
+        rc = megolm_keep(client, row->room_id, row->session_id, &key, inbound);
+    if (rc != 0)
+        mx_inbound_destroy(inbound);
+    return rc;
+}
+
+static int megolm_put(const struct mxclient *client, struct span room_id, struct span session_id,
+    const struct mxclient_room_key *key, const struct mx_inbound *inbound, struct sql_unit *unit)
+{
+    char sender[MX_KEY_CHARS + 1], signing[MX_KEY_CHARS + 1];
+    struct buffer pickle = { 0 };
+    int rc = mx_inbound_pickle(inbound, client->session.key, client->session.random, &pickle);
+
+    mx_key_text(&key->sender_key, sender);
+    mx_key_text(&key->signing_key, signing);
+    if (rc == 0)
+        mxstore_put(unit, MXSTORE_IS_inbound,
+            &(struct mxstore_inbound){ .room_id = room_id,
+                .session_id = session_id,
+                .sender_key = span_of(sender),
+                .signing_key = span_of(signing),
+                .pickle = mxclient_span(&pickle),
+                .first_index = mx_inbound_first_index(inbound),
+                .source = key->source });
+    buffer_free(&pickle);
+    return rc;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+/* Return whether this copy is worth keeping (rule 1). */
+static bool megolm_is_better(const struct mxclient_inbound *known,
+    const struct mxclient_room_key *key, const struct mx_inbound *inbound)
+{
+    if (known == NULL)
+        return true;
+    return mx_key_equal(&known->sender_key, &key->sender_key) &&
+           mx_inbound_compare(known->inbound, inbound) == MX_COPY_BETTER;
+}
+
+/* A forwarded key names its owner; the one who forwards it is trusted to be right. */
+static bool megolm_read_owner(const struct json *content, struct mxclient_room_key *key)
+{
+    struct span sender, signing;
+
+    return json_string(json_get(content, "sender_key"), &sender) &&
+           json_string(json_get(content, "sender_claimed_ed25519_key"), &signing) &&
+           mx_key_parse(sender, &key->sender_key) == 0 &&
+           mx_key_parse(signing, &key->signing_key) == 0;
+}
+
+int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room_key *from,
+    const struct json *content, struct sql_unit *unit)
+{
+    struct mxclient_room_key key = *from;
+    struct span algorithm, room_id, session_id, text;
+    struct mx_inbound *inbound = NULL;
+    struct mxclient_room *room;
+    char id[MX_SESSION_ID_CHARS + 1];
+    bool is_forwarded = from->source == MXSTORE_FORWARDED;
+    int rc = MX_EFORMAT;
+
+    if (json_string(json_get(content, "algorithm"), &algorithm) && span_is(algorithm, ALGORITHM) &&
+        mxclient_read_id(json_get(content, "room_id"), &room_id) &&
+        mxclient_read_id(json_get(content, "session_id"), &session_id) &&
+        json_string(json_get(content, "session_key"), &text) &&
+        (!is_forwarded || megolm_read_owner(content, &key)))
+        rc = is_forwarded ? mx_inbound_import(text, &inbound) : mx_inbound_create(text, &inbound);
+    if (rc == 0) {
+        mx_inbound_id(inbound, id);
+        rc = span_is(session_id, id) ? 0 : MX_ESESSION;
+    }
+    if (rc == 0 && !megolm_is_better(megolm_find(client, room_id, session_id), &key, inbound))
+        rc = MX_EINDEX;
+    if (rc == 0)
+        rc = megolm_put(client, room_id, session_id, &key, inbound, unit);
+    if (rc == 0)
+        rc = megolm_keep(client, room_id, session_id, &key, inbound);
+    if (rc != 0) {
+        mx_inbound_destroy(inbound);
+        client->skipped += rc == TR_ENOMEM ? 0 : 1;
+        return rc == TR_ENOMEM ? rc : 0;
+    }
+    room = mxclient_rooms_find(&client->rooms, room_id);
+    if (room != NULL)
+        room->has_new_keys = true;
+    return 0;
+}
+
+/* ---- events ----------------------------------------------------------------------------------- */
+
+/* Check rule 2 on the plaintext. */
+static int megolm_read_plaintext(
+    const struct mxclient_room *room, struct json_doc *doc, struct mxclient_cleartext *text)
+{
+    struct span room_id;
+    int rc = json_parse_copy(doc, mxclient_span(&text->text), JSON_UNIQUE_KEYS);
+
+    if (rc != 0)
+        return rc == TR_ENOMEM ? rc : MX_EFORMAT;
+    if (!json_string(json_get(json_root(doc), "room_id"), &room_id) ||
+        !span_equal(room_id, mxclient_id(&room->entry)) ||
+        !mxclient_read_id(json_get(json_root(doc), "type"), &text->type) ||
+        json_kind(json_get(json_root(doc), "content")) != JSON_OBJECT)
+        return MX_EFORMAT;
+    return 0;
+}
+
+int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
+    const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text)
+{
+    struct mxclient_cleartext text = { 0 };
+    const struct mxclient_inbound *session;
+    const struct mxclient_device *device;
+    struct span algorithm, body;
+    int rc;
+
+    if (!json_string(json_get(event->content, "algorithm"), &algorithm) ||
+        !span_is(algorithm, ALGORITHM) ||
+        !mxclient_read_id(json_get(event->content, "session_id"), &text.session_id) ||
+        !json_string(json_get(event->content, "ciphertext"), &body))
+        return MX_EFORMAT;
+    session = megolm_find(client, mxclient_id(&room->entry), text.session_id);
+    if (session == NULL)
+        return MX_ESESSION;
+    device = mxclient_devices_by_key(&client->devices, event->sender, &session->sender_key);
+    if (device == NULL || !mx_key_equal(&device->signing_key, &session->signing_key))
+        return MX_ESIGNATURE;
+    rc = mx_inbound_decrypt(session->inbound, body, &text.text, &text.message_index);
+    if (rc == 0)
+        rc = megolm_read_plaintext(room, doc, &text);
+    if (rc == 0)
+        *ret_text = text;
+    else
+        mx_wipe_buffer(&text.text);
+    return rc;
+}
+
+/* Release one held row if it decrypts. */
+static int megolm_release_row(struct mxclient *client, const struct mxclient_room *room,
+    const struct mxstore_event *row, struct sql_unit *unit)
+{
+    struct json_doc event_doc = { 0 }, doc = { 0 };
+    struct mxclient_cleartext text = { 0 };
+    struct mxclient_event event;
+    int rc = json_parse_copy(&event_doc, row->body, 0);
+
+    if (rc == 0)
+        rc = mxclient_event_read(json_root(&event_doc), &event) ? 0 : MX_EFORMAT;
+    if (rc == 0)
+        rc = mxclient_megolm_decrypt(client, room, &event, &doc, &text);
+    if (rc == 0) {
+        mxstore_release_event(unit, row->event_id, text.type, mxclient_span(&text.text));
+        mxstore_guard_index(unit, text.session_id, text.message_index, row->event_id, MX_EINDEX);
+    }
+    mx_wipe_buffer(&text.text);
+    json_doc_free(&event_doc);
+    json_doc_free(&doc);
+    return rc;
+}
+
+int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
+    const struct sql_unit *held, uint32_t step, struct sql_unit *unit)
+{
+    int count = 0;
+
+    for (uint32_t i = 0; i < sql_unit_rows(held, step); i++) {
+        struct mxstore_event row;
+        int rc;
+
+        mxstore_row(held, step, i, MXSTORE_IS_event, &row);
+        rc = megolm_release_row(client, room, &row, unit);
+        if (rc == TR_ENOMEM)
+            return rc;
+        count += rc == 0 ? 1 : 0;
+    }
+    room->has_new_keys = false;
+    return count;
+}

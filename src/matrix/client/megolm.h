@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* megolm.h: the received sessions of rooms, and the events that they decrypt.
+ *
+ * 1. A session belongs to the room and the sender's identity key that it came with. Another copy
+ *    replaces it only if it begins earlier, leads to the same ratchet and has the same sender key.
+ * 2. An event counts only if its session's identity key is that of a known device of the event's
+ *    sender, and its plaintext names the room. Else it stays held.
+ * 3. An index of a session belongs to one event: the store refuses replays, in the same unit. */
+#ifndef MATRIX_CLIENT_MEGOLM_H
+#define MATRIX_CLIENT_MEGOLM_H
+
+#include "matrix/client/client.h"
+
+struct mxclient_inbound {
+    struct mxclient_entry entry; /* room and session id */
+    struct mx_inbound *inbound;
+    struct mx_key sender_key;
+    struct mx_key signing_key;
+    enum mxstore_source source;
+};
+
+/* Who gave a session. */
+struct mxclient_room_key {
+    struct mx_key sender_key;
+    struct mx_key signing_key;
+    enum mxstore_source source;
+};
+
+void mxclient_inbound_fini(void *inbound);
+/* Take a stored row. Fails like mx_inbound_unpickle. */
+int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *row);
+/* Take the content of m.room_key, or of m.forwarded_room_key, which names the session's owner
+ * itself. What is not valid is skipped and counted. Sets the room's has_new_keys. TR_ENOMEM. */
+int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room_key *key,
+    const struct json *content, struct sql_unit *unit);
+
+/* An event that was decrypted. Texts point into the document. */
+struct mxclient_cleartext {
+    struct span session_id; /* points into the event */
+    uint32_t message_index;
+    struct span type;
+    struct buffer text; /* the whole plaintext; the caller wipes it */
+};
+/* Decrypt an m.room.encrypted event. MX_ESESSION: its key has not come; MX_ESIGNATURE: its sender's
+ * device is not known, or is another; MX_E*, TR_ENOMEM. */
+int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
+    const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text);
+
+/* Try the held events of a room again: rows of mxstore_get_held, at `step` of a unit that has ended.
+ * Adds the steps that release those that decrypt. Returns their number, or TR_ENOMEM. */
+int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
+    const struct sql_unit *held, uint32_t step, struct sql_unit *unit);
+
+#endif

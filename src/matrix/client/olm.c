@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* olm.c: messages to a device (Matrix specification, Client-Server API,
+ * "m.olm.v1.curve25519-aes-sha2"). */
+#include "matrix/client/olm.h"
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+#include "matrix/client/megolm.h"
+
+#define ALGORITHM "m.olm.v1.curve25519-aes-sha2"
+
+/* ---- sessions --------------------------------------------------------------------------------- */
+
+void mxclient_peer_fini(void *object)
+{
+    struct mxclient_peer *peer = object;
+
+    for (uint32_t i = 0; i < peer->count; i++)
+        mx_olm_destroy(peer->sessions[i].olm);
+    peer->count = 0;
+}
+
+static struct mxclient_peer *olm_peer(const struct mxclient *client, const struct mx_key *key)
+{
+    char text[MX_KEY_CHARS + 1];
+
+    mx_key_text(key, text);
+    return mxclient_index_find(&client->peers, span_of(text));
+}
+
+/* Return the place of the session that received last, or first (to be dropped). */
+static uint32_t olm_extreme(const struct mxclient_peer *peer, bool is_last)
+{
+    uint32_t best = 0;
+
+    tr_assert(peer->count > 0);
+    for (uint32_t i = 1; i < peer->count; i++)
+        if ((peer->sessions[i].received_ms > peer->sessions[best].received_ms) == is_last)
+            best = i;
+    return best;
+}
+
+/* Add a session, which the peer then owns. TR_ENOMEM: the caller still owns it. */
+static int olm_add(struct mxclient *client, const struct mx_key *key,
+    const struct mxclient_olm *session, struct mxclient_olm **ret_session)
+{
+    char text[MX_KEY_CHARS + 1];
+    struct mxclient_peer *peer;
+    uint32_t place;
+
+    mx_key_text(key, text);
+    peer = mxclient_index_add(&client->peers, span_of(text), sizeof *peer);
+    if (peer == NULL)
+        return TR_ENOMEM;
+    place = peer->count;
+    if (peer->count == MXCLIENT_OLM_PER_DEVICE) {
+        place = olm_extreme(peer, false);
+        mx_olm_destroy(peer->sessions[place].olm);
+    } else
+        peer->count++;
+    peer->sessions[place] = *session;
+    *ret_session = &peer->sessions[place];
+    return 0;
+}
+
+int mxclient_olm_load(struct mxclient *client, const struct mxstore_olm *row)
+{
+    struct mxclient_olm session = { .created_ms = row->created_ms,
+        .received_ms = row->received_ms };
+    struct mxclient_olm *added;
+    struct mx_key key;
+    int rc = mx_key_parse(row->identity_key, &key);
+
+    if (rc == 0)
+        rc = mx_olm_unpickle(row->pickle, client->session.key, &session.olm);
+    if (rc != 0)
+        return rc;
+    rc = olm_add(client, &key, &session, &added);
+    if (rc != 0)
+        mx_olm_destroy(session.olm);
+    return rc;
+}
+
+static int olm_put(
+    const struct mxclient *client, const struct mxclient_olm *session, struct sql_unit *unit)
+{
+    char identity[MX_KEY_CHARS + 1], id[MX_OLM_ID_CHARS + 1];
+    struct buffer pickle = { 0 };
+    int rc = mx_olm_pickle(session->olm, client->session.key, client->session.random, &pickle);
+
+    mx_key_text(mx_olm_their_identity(session->olm), identity);
+    mx_olm_id(session->olm, id);
+    if (rc == 0)
+        mxstore_put(unit, MXSTORE_IS_olm,
+            &(struct mxstore_olm){ .identity_key = span_of(identity),
+                .session_id = span_of(id),
+                .pickle = mxclient_span(&pickle),
+                .created_ms = session->created_ms,
+                .received_ms = session->received_ms });
+    buffer_free(&pickle);
+    return rc;
+}
+
+/* ---- sending ---------------------------------------------------------------------------------- */
+
+bool mxclient_olm_is_ready(const struct mxclient *client, const struct mxclient_device *device)
+{
+    const struct mxclient_peer *peer = olm_peer(client, &device->identity_key);
+
+    return peer != NULL && peer->count > 0 && !peer->is_wedged;
+}
+
+int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *device,
+    const struct mx_key *one_time_key, int64_t now_ms)
+{
+    struct mxclient_olm session = { .created_ms = now_ms, .received_ms = now_ms };
+    struct mxclient_olm *added;
+    int rc = mx_olm_create_outbound(client->session.account, &device->identity_key, one_time_key,
+        client->session.random, &session.olm);
+
+    if (rc != 0)
+        return rc;
+    rc = olm_add(client, &device->identity_key, &session, &added);
+    if (rc != 0)
+        mx_olm_destroy(session.olm);
+    else
+        olm_peer(client, &device->identity_key)->is_wedged = false;
+    return rc;
+}
+
+/* Write the plaintext: what the receiver checks, and our device keys, so that it can. */
+static int olm_put_plaintext(const struct mxclient *client, struct mxclient_place place,
+    const struct mxclient_device *device, struct span type, struct span content, struct buffer *out)
+{
+    const struct mxclient_session *session = &client->session;
+    struct json_writer writer = json_writer(out);
+    char ours[MX_KEY_CHARS + 1], theirs[MX_KEY_CHARS + 1];
+    struct buffer keys = { 0 };
+    int rc = mxclient_keys_device(session, &keys);
+
+    mx_key_text(mx_account_signing_key(session->account), ours);
+    mx_key_text(&device->signing_key, theirs);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "type", type);
+    json_put_raw(&writer, "content", content);
+    json_put_string(&writer, "sender", mxclient_span(&session->user_id));
+    json_put_string(&writer, "recipient", place.user_id);
+    json_put_object(&writer, "recipient_keys");
+    json_put_text(&writer, "ed25519", theirs);
+    json_put_end(&writer);
+    json_put_object(&writer, "keys");
+    json_put_text(&writer, "ed25519", ours);
+    json_put_end(&writer);
+    if (rc == 0)
+        json_put_raw(&writer, "sender_device_keys", mxclient_span(&keys));
+    json_put_end(&writer);
+    buffer_free(&keys);
+    return rc == 0 ? json_writer_end(&writer) : rc;
+}
+
+static void olm_put_content(const struct mxclient *client, const struct mxclient_device *device,
+    enum mx_olm_type type, struct span body, struct buffer *out)
+{
+    struct json_writer writer = json_writer(out);
+    char ours[MX_KEY_CHARS + 1], theirs[MX_KEY_CHARS + 1];
+
+    mx_key_text(mx_account_identity_key(client->session.account), ours);
+    mx_key_text(&device->identity_key, theirs);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "algorithm", ALGORITHM);
+    json_put_text(&writer, "sender_key", ours);
+    json_put_object(&writer, "ciphertext");
+    json_put_object(&writer, theirs);
+    json_put_int(&writer, "type", type);
+    json_put_string(&writer, "body", body);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    json_put_end(&writer);
+}
+
+int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
+    const struct mxclient_device *device, struct span type, struct span content,
+    struct sql_unit *unit, struct buffer *out)
+{
+    struct mxclient_peer *peer = olm_peer(client, &device->identity_key);
+    struct buffer plaintext = { 0 }, body = { 0 };
+    struct mxclient_olm *session;
+    enum mx_olm_type kind;
+    int rc;
+
+    if (peer == NULL || peer->count == 0)
+        return TR_ENOENT;
+    session = &peer->sessions[olm_extreme(peer, true)];
+    rc = olm_put_plaintext(client, place, device, type, content, &plaintext);
+    if (rc == 0)
+        rc = mx_olm_encrypt(
+            session->olm, mxclient_span(&plaintext), client->session.random, &kind, &body);
+    if (rc == 0)
+        rc = olm_put(client, session, unit);
+    if (rc == 0) {
+        olm_put_content(client, device, kind, mxclient_span(&body), out);
+        rc = out->failed;
+    }
+    mx_wipe_buffer(&plaintext);
+    buffer_free(&body);
+    return rc;
+}
+
+/* ---- receiving -------------------------------------------------------------------------------- */
+
+/* A message on its way in. */
+struct olm_message {
+    struct span sender;
+    struct mx_key sender_key;
+    enum mx_olm_type type;
+    struct span body;
+};
+
+static bool olm_read_message(
+    const struct mxclient *client, const struct json *value, struct olm_message *ret_message)
+{
+    const struct json *content = json_get(value, "content"), *cipher;
+    struct olm_message message = { 0 };
+    char ours[MX_KEY_CHARS + 1];
+    struct span algorithm, key;
+    int64_t type;
+
+    mx_key_text(mx_account_identity_key(client->session.account), ours);
+    cipher = json_get(json_get(content, "ciphertext"), ours);
+    if (!mxclient_read_id(json_get(value, "sender"), &message.sender) ||
+        !json_string(json_get(content, "algorithm"), &algorithm) ||
+        !span_is(algorithm, ALGORITHM) || !json_string(json_get(content, "sender_key"), &key) ||
+        mx_key_parse(key, &message.sender_key) != 0 ||
+        !json_string(json_get(cipher, "body"), &message.body) ||
+        !json_int(json_get(cipher, "type"), &type) || (type != 0 && type != 1))
+        return false;
+    message.type = (enum mx_olm_type)type;
+    *ret_message = message;
+    return true;
+}
+
+/* Decrypt with a session that there is. TR_ENOENT: none fits. */
+static int olm_decrypt_known(struct mxclient *client, const struct olm_message *message,
+    struct mxclient_olm **ret_session, struct buffer *plaintext)
+{
+    struct mxclient_peer *peer = olm_peer(client, &message->sender_key);
+    int rc = TR_ENOENT;
+
+    for (uint32_t i = 0; peer != NULL && rc != 0 && i < peer->count; i++) {
+        struct mxclient_olm *session = &peer->sessions[i];
+        bool is_first = message->type == MX_OLM_PRE_KEY;
+
+        if (is_first && !mx_olm_matches(session->olm, message->body))
+            continue;
+        rc = mx_olm_decrypt(session->olm, message->type, message->body, plaintext);
+        if (rc == 0)
+            *ret_session = session;
+        if (rc == TR_ENOMEM || is_first)
+            return rc; /* it belongs to this session and to no other */
+    }
+    return rc;
+}
+
+static int olm_decrypt(struct mxclient *client, const struct olm_message *message, int64_t now_ms,
+    struct mxclient_olm **ret_session, struct buffer *plaintext)
+{
+    struct mxclient_olm session = { .created_ms = now_ms };
+    int rc = olm_decrypt_known(client, message, ret_session, plaintext);
+
+    if (rc != TR_ENOENT || message->type != MX_OLM_PRE_KEY)
+        return rc == TR_ENOENT ? MX_ESESSION : rc;
+    rc = mx_olm_create_inbound(
+        client->session.account, &message->sender_key, message->body, &session.olm, plaintext);
+    if (rc != 0)
+        return rc;
+    client->is_account_changed = true;
+    rc = olm_add(client, &message->sender_key, &session, ret_session);
+    if (rc != 0)
+        mx_olm_destroy(session.olm);
+    return rc;
+}
+
+/* Return whether a member of the plaintext is this key. */
+static bool olm_is_key(const struct json *value, const struct mx_key *key)
+{
+    struct mx_key other;
+    struct span text;
+
+    return json_string(value, &text) && mx_key_parse(text, &other) == 0 &&
+           mx_key_equal(key, &other);
+}
+
+/* Check `sender_device_keys`: without the check of its user another user's device could speak
+ * (CVE-2026-45056). */
+static bool olm_check_device_keys(
+    const struct json *object, const struct olm_message *message, const struct mx_key *signing)
+{
+    struct mxclient_place place = { .user_id = message->sender };
+    struct mx_key identity, own;
+
+    return mxclient_read_id(json_get(object, "device_id"), &place.device_id) &&
+           mxclient_device_check(object, place, &identity, &own) == 0 &&
+           mx_key_equal(&identity, &message->sender_key) && mx_key_equal(&own, signing);
+}
+
+/* Check rule 2 and return the sender's signing key. */
+static bool olm_check(const struct mxclient *client, const struct olm_message *message,
+    const struct json *plaintext, struct mx_key *ret_signing)
+{
+    const struct mxclient_session *session = &client->session;
+    const struct mxclient_device *device =
+        mxclient_devices_by_key(&client->devices, message->sender, &message->sender_key);
+    const struct json *keys = json_get(plaintext, "sender_device_keys");
+    struct span sender, recipient, key;
+
+    return json_string(json_get(plaintext, "sender"), &sender) &&
+           span_equal(sender, message->sender) &&
+           json_string(json_get(plaintext, "recipient"), &recipient) &&
+           span_equal(recipient, mxclient_span(&session->user_id)) &&
+           olm_is_key(json_get(json_get(plaintext, "recipient_keys"), "ed25519"),
+               mx_account_signing_key(session->account)) &&
+           json_string(json_get(json_get(plaintext, "keys"), "ed25519"), &key) &&
+           mx_key_parse(key, ret_signing) == 0 &&
+           (device == NULL || mx_key_equal(&device->signing_key, ret_signing)) &&
+           (keys == NULL || olm_check_device_keys(keys, message, ret_signing));
+}
+
+/* Ask for a new session with the device, unless the last attempt was within the hour. */
+static void olm_unwedge(struct mxclient *client, const struct olm_message *message, int64_t now_ms,
+    struct sql_unit *unit)
+{
+    struct mxclient_user *user = mxclient_devices_user(&client->devices, message->sender);
+    struct mxclient_device *device =
+        mxclient_devices_by_key(&client->devices, message->sender, &message->sender_key);
+    struct mxclient_peer *peer;
+    char text[MX_KEY_CHARS + 1];
+
+    client->undecrypted++;
+    if (device == NULL || device->is_deleted ||
+        (device->unwedged_ms != 0 && now_ms - device->unwedged_ms < MXCLIENT_UNWEDGE_MS))
+        return;
+    mx_key_text(&message->sender_key, text);
+    peer = mxclient_index_add(&client->peers, span_of(text), sizeof *peer);
+    if (peer == NULL)
+        return; /* the next message that fails tries again */
+    peer->is_wedged = true;
+    device->unwedged_ms = now_ms;
+    mxclient_devices_put(user, device, unit);
+}
+
+/* Act on a plaintext that passed its checks. Types that are not known here belong to others. */
+static int olm_dispatch(struct mxclient *client, const struct olm_message *message,
+    const struct json *plaintext, const struct mx_key *signing, struct sql_unit *unit)
+{
+    struct mxclient_room_key key = { .sender_key = message->sender_key, .signing_key = *signing };
+    const struct mxclient_device *device =
+        mxclient_devices_by_key(&client->devices, message->sender, &message->sender_key);
+    bool is_own = span_equal(message->sender, mxclient_span(&client->session.user_id)) &&
+                  device != NULL && device->trust == MXSTORE_VERIFIED;
+    struct span type = { NULL, 0 };
+
+    (void)json_string(json_get(plaintext, "type"), &type);
+    if (span_is(type, "m.room_key"))
+        key.source = MXSTORE_FROM_OWNER;
+    else if (span_is(type, "m.forwarded_room_key") && is_own)
+        key.source = MXSTORE_FORWARDED; /* only a verified device of our own is believed */
+    else {
+        client->skipped += span_is(type, "m.dummy") ? 0 : 1;
+        return 0;
+    }
+    return mxclient_megolm_take_key(client, &key, json_get(plaintext, "content"), unit);
+}
+
+static int olm_take_encrypted(
+    struct mxclient *client, const struct json *value, int64_t now_ms, struct sql_unit *unit)
+{
+    struct buffer plaintext = { 0 };
+    struct json_doc doc = { 0 };
+    struct mxclient_olm *session = NULL;
+    struct olm_message message;
+    struct mx_key signing;
+    int rc;
+
+    if (!olm_read_message(client, value, &message)) {
+        client->skipped++;
+        return 0;
+    }
+    rc = olm_decrypt(client, &message, now_ms, &session, &plaintext);
+    if (rc != 0 && rc != TR_ENOMEM) {
+        olm_unwedge(client, &message, now_ms, unit);
+        return 0;
+    }
+    if (rc == 0) {
+        session->received_ms = now_ms;
+        rc = olm_put(client, session, unit); /* the ratchet has moved, whatever the text says */
+    }
+    if (rc == 0)
+        rc = json_parse_copy(&doc, mxclient_span(&plaintext), JSON_UNIQUE_KEYS);
+    if (rc == 0 && olm_check(client, &message, json_root(&doc), &signing))
+        rc = olm_dispatch(client, &message, json_root(&doc), &signing, unit);
+    else if (rc != TR_ENOMEM) {
+        client->skipped++;
+        rc = 0;
+    }
+    if (doc.copy.size > 0)
+        mx_wipe_buffer(&doc.copy);
+    json_doc_free(&doc);
+    mx_wipe_buffer(&plaintext);
+    return rc;
+}
+
+int mxclient_to_device_take(
+    struct mxclient *client, const struct json *value, int64_t now_ms, struct sql_unit *unit)
+{
+    struct span type;
+
+    if (!json_string(json_get(value, "type"), &type)) {
+        client->skipped++;
+        return 0;
+    }
+    if (span_is(type, "m.room.encrypted"))
+        return olm_take_encrypted(client, value, now_ms, unit);
+    if (span_is(type, "m.room_key.withheld"))
+        client->withheld++;
+    else
+        client->skipped++; /* a room key that came in the clear is nobody's word */
+    return 0;
+}

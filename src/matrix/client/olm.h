@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* olm.h: Olm sessions with other devices, and the messages to a device that they carry.
+ *
+ * 1. A session and the account are stored in the unit of the message that moved them, before bytes
+ *    leave or the token moves on.
+ * 2. A message counts only if its plaintext names its sender, us as recipient, our signing key and
+ *    the sender's: the one of the device list if the device is known.
+ * 3. A device whose messages cannot be decrypted gets a new session, at most once an hour, also if
+ *    there was none before.
+ * 4. Sends go over the session that received last; a new one counts as if it had. */
+#ifndef MATRIX_CLIENT_OLM_H
+#define MATRIX_CLIENT_OLM_H
+
+#include "matrix/client/client.h"
+
+enum {
+    MXCLIENT_OLM_PER_DEVICE = 8, /* the one that is longest unused is dropped */
+    MXCLIENT_UNWEDGE_MS = 60 * 60 * 1000,
+};
+
+struct mxclient_olm {
+    struct mx_olm *olm;
+    int64_t created_ms;
+    int64_t received_ms;
+};
+
+/* The sessions with one device, by its identity key. */
+struct mxclient_peer {
+    struct mxclient_entry entry; /* the key as text */
+    struct mxclient_olm sessions[MXCLIENT_OLM_PER_DEVICE];
+    uint32_t count;
+    bool is_wedged;        /* needs a new session, and a message over it */
+    int64_t next_claim_ms; /* the server had no key for it */
+};
+
+void mxclient_peer_fini(void *peer);
+/* Take a stored row. Fails like mx_olm_unpickle. */
+int mxclient_olm_load(struct mxclient *client, const struct mxstore_olm *row);
+
+/* Return whether there is a session to send over. */
+bool mxclient_olm_is_ready(const struct mxclient *client, const struct mxclient_device *device);
+/* Start a session with a claimed key; stored by the first message. MX_EKEY, TR_ENOMEM. */
+int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *device,
+    const struct mx_key *one_time_key, int64_t now_ms);
+/* Append the content of an m.room.encrypted message to a device, with this type and content (JSON),
+ * and add the step that stores the session. TR_ENOENT without a session; TR_ENOMEM, MX_ETOOBIG. */
+int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
+    const struct mxclient_device *device, struct span type, struct span content,
+    struct sql_unit *unit, struct buffer *out);
+
+/* Take one event of `to_device`. What is not valid is skipped and counted in the client. TR_ENOMEM. */
+int mxclient_to_device_take(
+    struct mxclient *client, const struct json *value, int64_t now_ms, struct sql_unit *unit);
+
+#endif

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* send.c: sharing a room's session and encrypting with it. */
+#include "matrix/client/send.h"
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+#include "matrix/client/megolm.h"
+#include "matrix/client/olm.h"
+
+#define ALGORITHM "m.megolm.v1.aes-sha2"
+
+void mxclient_outbound_fini(void *object)
+{
+    struct mxclient_outbound *outbound = object;
+
+    mx_outbound_destroy(outbound->outbound);
+    mxclient_index_fini(&outbound->shares, NULL);
+}
+
+static struct mxclient_outbound *send_outbound(
+    const struct mxclient *client, const struct mxclient_room *room)
+{
+    return mxclient_index_find(&client->outbounds, mxclient_id(&room->entry));
+}
+
+/* ---- the devices of a room -------------------------------------------------------------------- */
+
+/* Walk all devices of a room's members but our own. */
+struct send_walk {
+    const struct mxclient *client;
+    const struct mxclient_room *room;
+    uint32_t member;
+    uint32_t next;
+    struct mxclient_user *user;
+    struct mxclient_device *device;
+};
+
+static bool send_is_ourselves(const struct mxclient *client, const struct mxclient_user *user,
+    const struct mxclient_device *device)
+{
+    return span_equal(mxclient_id(&user->entry), mxclient_span(&client->session.user_id)) &&
+           span_equal(mxclient_id(&device->entry), mxclient_span(&client->session.device_id));
+}
+
+static bool send_next_device(struct send_walk *walk)
+{
+    for (; walk->member < walk->room->members.count; walk->member++, walk->next = 0) {
+        const struct mxclient_member *member =
+            (const struct mxclient_member *)walk->room->members.entries[walk->member];
+
+        walk->user = mxclient_devices_user(&walk->client->devices, mxclient_id(&member->entry));
+        if (member->membership == MXCLIENT_LEFT || walk->user == NULL)
+            continue;
+        while (walk->next < walk->user->devices.count) {
+            walk->device = (struct mxclient_device *)walk->user->devices.entries[walk->next++];
+            if (!send_is_ourselves(walk->client, walk->user, walk->device))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Return whether a device may have the session (rule 2). */
+static bool send_is_allowed(const struct mxclient *client, const struct mxclient_device *device)
+{
+    if (device->is_deleted || device->trust == MXSTORE_BLOCKED)
+        return false;
+    return device->trust == MXSTORE_VERIFIED || client->policy == MXCLIENT_SHARE_ALL;
+}
+
+static struct mxclient_place send_place(const struct send_walk *walk)
+{
+    return (struct mxclient_place){ mxclient_id(&walk->user->entry),
+        mxclient_id(&walk->device->entry) };
+}
+
+/* Compose the id of a share. */
+static int send_share_name(struct mxclient_place place, struct buffer *out)
+{
+    (void)buffer_span(out, place.user_id);
+    (void)buffer_append(out, "\n", 1);
+    return buffer_span(out, place.device_id);
+}
+
+static struct mxclient_share *send_share(
+    struct mxclient_outbound *outbound, struct mxclient_place place, bool adds)
+{
+    struct mxclient_share *share = NULL;
+    struct buffer name = { 0 };
+
+    if (send_share_name(place, &name) == 0)
+        share = adds ? mxclient_index_add(&outbound->shares, mxclient_span(&name), sizeof *share)
+                     : mxclient_index_find(&outbound->shares, mxclient_span(&name));
+    buffer_free(&name);
+    return share;
+}
+
+/* ---- rotation --------------------------------------------------------------------------------- */
+
+/* Return whether every device that has the session may still have it. */
+static bool send_shares_hold(const struct mxclient *client, const struct mxclient_room *room,
+    struct mxclient_outbound *outbound)
+{
+    struct send_walk walk = { .client = client, .room = room };
+    uint32_t allowed = 0, shared = 0;
+
+    while (send_next_device(&walk)) {
+        const struct mxclient_share *share = send_share(outbound, send_place(&walk), false);
+
+        if (share != NULL && (share->is_shared || share->is_sending) &&
+            send_is_allowed(client, walk.device))
+            allowed++;
+    }
+    for (uint32_t i = 0; i < outbound->shares.count; i++) {
+        const struct mxclient_share *share =
+            (const struct mxclient_share *)outbound->shares.entries[i];
+
+        shared += share->is_shared || share->is_sending ? 1 : 0;
+    }
+    return shared == allowed;
+}
+
+static bool send_must_rotate(const struct mxclient *client, const struct mxclient_room *room,
+    struct mxclient_outbound *outbound, int64_t now_ms)
+{
+    return outbound == NULL || outbound->outbound == NULL || room->must_rotate ||
+           outbound->message_count >= room->rotation_messages ||
+           now_ms - outbound->created_ms >= room->rotation_ms || now_ms < outbound->created_ms ||
+           !send_shares_hold(client, room, outbound);
+}
+
+/* Start a session of the room, in place of the former one. It is stored with its first share or
+ * message. */
+static int send_rotate(struct mxclient *client, struct mxclient_room *room, int64_t now_ms)
+{
+    struct mxclient_outbound *outbound =
+        mxclient_index_add(&client->outbounds, mxclient_id(&room->entry), sizeof *outbound);
+    struct mx_outbound *fresh = NULL;
+    int rc = outbound == NULL ? TR_ENOMEM : mx_outbound_create(client->session.random, &fresh);
+
+    if (rc != 0)
+        return rc;
+    mxclient_outbound_fini(outbound);
+    outbound->outbound = fresh;
+    outbound->created_ms = now_ms;
+    outbound->message_count = 0;
+    room->must_rotate = false;
+    return 0;
+}
+
+static int send_put_outbound(
+    const struct mxclient *client, const struct mxclient_outbound *outbound, struct sql_unit *unit)
+{
+    char id[MX_SESSION_ID_CHARS + 1];
+    struct buffer pickle = { 0 };
+    int rc = mx_outbound_pickle(
+        outbound->outbound, client->session.key, client->session.random, &pickle);
+
+    mx_outbound_id(outbound->outbound, id);
+    if (rc == 0)
+        mxstore_put(unit, MXSTORE_IS_outbound,
+            &(struct mxstore_outbound){ .room_id = mxclient_id(&outbound->entry),
+                .session_id = span_of(id),
+                .pickle = mxclient_span(&pickle),
+                .created_ms = outbound->created_ms,
+                .message_count = outbound->message_count });
+    buffer_free(&pickle);
+    return rc;
+}
+
+/* ---- what is missing -------------------------------------------------------------------------- */
+
+static bool send_is_outdated(const struct mxclient *client, const struct mxclient_room *room)
+{
+    for (uint32_t i = 0; i < room->members.count; i++) {
+        const struct mxclient_member *member =
+            (const struct mxclient_member *)room->members.entries[i];
+        const struct mxclient_user *user =
+            mxclient_devices_user(&client->devices, mxclient_id(&member->entry));
+
+        if (member->membership != MXCLIENT_LEFT && (user == NULL || user->is_outdated))
+            return true;
+    }
+    return false;
+}
+
+static bool send_is_halted(const struct mxclient *client, const struct mxclient_room *room)
+{
+    struct send_walk walk = { .client = client, .room = room };
+
+    while (client->policy == MXCLIENT_SHARE_HALT && send_next_device(&walk))
+        if (!walk.device->is_deleted && walk.device->trust == MXSTORE_UNVERIFIED)
+            return true;
+    return false;
+}
+
+static struct mxclient_peer *send_peer(
+    struct mxclient *client, const struct mxclient_device *device)
+{
+    char text[MX_KEY_CHARS + 1];
+
+    mx_key_text(&device->identity_key, text);
+    return mxclient_index_add(&client->peers, span_of(text), sizeof(struct mxclient_peer));
+}
+
+/* Return whether a device still lacks the session: it may have it and does not. */
+static bool send_lacks(
+    struct mxclient *client, struct mxclient_outbound *outbound, const struct send_walk *walk)
+{
+    const struct mxclient_share *share = send_share(outbound, send_place(walk), false);
+
+    return send_is_allowed(client, walk->device) &&
+           (share == NULL || (!share->is_shared && !share->is_sending));
+}
+
+/* Write a claim for devices without an Olm session; false if none can be claimed for now. */
+static int send_claim(struct mxclient *client, struct mxclient_room *room,
+    struct mxclient_outbound *outbound, int64_t now_ms, struct mxclient_request *request,
+    bool *ret_is_needed)
+{
+    struct send_walk walk = { .client = client, .room = room };
+    struct mxclient_place places[MXCLIENT_SHARES_PER_REQUEST];
+    size_t count = 0;
+
+    while (count < MXCLIENT_SHARES_PER_REQUEST && send_next_device(&walk)) {
+        struct mxclient_peer *peer;
+
+        if (!send_lacks(client, outbound, &walk) || mxclient_olm_is_ready(client, walk.device))
+            continue;
+        peer = send_peer(client, walk.device);
+        if (peer == NULL)
+            return TR_ENOMEM;
+        if (now_ms >= peer->next_claim_ms)
+            places[count++] = send_place(&walk);
+    }
+    *ret_is_needed = count > 0;
+    if (count > 0)
+        mxclient_claim_request(request, places, count);
+    return 0;
+}
+
+int mxclient_send_claimed(struct mxclient *client, const struct mxclient_room *room,
+    const struct json *answer, int64_t now_ms)
+{
+    struct mxclient_outbound *outbound = send_outbound(client, room);
+    struct send_walk walk = { .client = client, .room = room };
+
+    tr_assert(outbound != NULL && outbound->is_sharing);
+    outbound->is_sharing = false;
+    while (send_next_device(&walk)) {
+        struct mx_key key;
+        int rc;
+
+        if (!send_lacks(client, outbound, &walk) || mxclient_olm_is_ready(client, walk.device))
+            continue;
+        rc = mxclient_claim_read(answer, send_place(&walk), &walk.device->signing_key, &key);
+        if (rc == 0)
+            rc = mxclient_olm_start(client, walk.device, &key, now_ms);
+        if (rc == TR_ENOMEM)
+            return rc;
+        if (rc != 0)
+            send_peer(client, walk.device)->next_claim_ms = now_ms + MXCLIENT_CLAIM_PAUSE_MS;
+    }
+    return 0;
+}
+
+/* ---- sharing ---------------------------------------------------------------------------------- */
+
+/* Write the content of m.room_key. */
+static int send_room_key(const struct mxclient_outbound *outbound, struct buffer *out)
+{
+    struct json_writer writer = json_writer(out);
+    char id[MX_SESSION_ID_CHARS + 1];
+    struct buffer key = { 0 };
+    int rc = mx_outbound_key(outbound->outbound, &key);
+
+    mx_outbound_id(outbound->outbound, id);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "algorithm", ALGORITHM);
+    json_put_string(&writer, "room_id", mxclient_id(&outbound->entry));
+    json_put_text(&writer, "session_id", id);
+    json_put_string(&writer, "session_key", mxclient_span(&key));
+    json_put_end(&writer);
+    mx_wipe_buffer(&key);
+    return rc == 0 ? json_writer_end(&writer) : rc;
+}
+
+/* Write one device's message; the object of its user is opened when the user changes. */
+static int send_put_share(struct mxclient *client, const struct send_walk *walk,
+    struct span room_key, struct json_writer *writer, struct sql_unit *unit)
+{
+    struct buffer content = { 0 };
+    int rc = mxclient_olm_encrypt(
+        client, send_place(walk), walk->device, SPAN("m.room_key"), room_key, unit, &content);
+
+    if (rc == 0) {
+        json_put_key(writer, mxclient_id(&walk->device->entry));
+        json_put_raw(writer, NULL, mxclient_span(&content));
+    }
+    buffer_free(&content);
+    return rc;
+}
+
+static int send_put_shares(struct mxclient *client, struct mxclient_room *room,
+    struct mxclient_outbound *outbound, struct json_writer *writer, struct sql_unit *unit,
+    uint32_t *ret_count)
+{
+    struct send_walk walk = { .client = client, .room = room };
+    const struct mxclient_user *open = NULL;
+    struct buffer room_key = { 0 };
+    int rc = send_room_key(outbound, &room_key);
+
+    *ret_count = 0;
+    while (rc == 0 && *ret_count < MXCLIENT_SHARES_PER_REQUEST && send_next_device(&walk)) {
+        struct mxclient_share *share;
+
+        if (!send_lacks(client, outbound, &walk) || !mxclient_olm_is_ready(client, walk.device))
+            continue;
+        if (open != walk.user) {
+            if (open != NULL)
+                json_put_end(writer);
+            json_put_key(writer, mxclient_id(&walk.user->entry));
+            json_put_object(writer, NULL);
+            open = walk.user;
+        }
+        rc = send_put_share(client, &walk, mxclient_span(&room_key), writer, unit);
+        share = send_share(outbound, send_place(&walk), true);
+        if (share == NULL)
+            rc = TR_ENOMEM;
+        else
+            share->is_sending = true;
+        ++*ret_count;
+    }
+    if (open != NULL)
+        json_put_end(writer);
+    mx_wipe_buffer(&room_key);
+    return rc;
+}
+
+/* Write the request that shares the session with devices that lack it and have an Olm session. */
+static int send_share_all(struct mxclient *client, struct mxclient_room *room,
+    struct mxclient_outbound *outbound, struct sql_unit *unit, struct mxclient_request *request,
+    bool *ret_is_needed)
+{
+    char txn[MXCLIENT_TXN_BYTES];
+    struct json_writer writer;
+    uint32_t count;
+    int rc;
+
+    mxclient_request_init(request, MXCLIENT_TO_DEVICE,
+        (struct span[]){ SPAN("m.room.encrypted"), mxclient_session_txn(&client->session, txn) });
+    writer = json_writer(&request->body);
+    json_put_object(&writer, NULL);
+    json_put_object(&writer, "messages");
+    rc = send_put_shares(client, room, outbound, &writer, unit, &count);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    *ret_is_needed = count > 0;
+    if (rc == 0 && count > 0)
+        rc = mxclient_request_error(request);
+    if (rc == 0 && count > 0)
+        rc = send_put_outbound(client, outbound, unit);
+    if (rc == 0 && count > 0)
+        rc = mxclient_session_put(&client->session, unit);
+    if (rc != 0 || count == 0)
+        mxclient_request_fini(request);
+    return rc;
+}
+
+void mxclient_send_shared(struct mxclient *client, const struct mxclient_room *room,
+    enum mxclient_verdict verdict, struct sql_unit *unit)
+{
+    struct mxclient_outbound *outbound = send_outbound(client, room);
+    struct send_walk walk = { .client = client, .room = room };
+    char id[MX_SESSION_ID_CHARS + 1], identity[MX_KEY_CHARS + 1];
+
+    tr_assert(outbound != NULL && outbound->is_sharing);
+    tr_assert(verdict == MXCLIENT_DONE || verdict == MXCLIENT_REFUSED);
+    outbound->is_sharing = false;
+    mx_outbound_id(outbound->outbound, id);
+    while (send_next_device(&walk)) {
+        struct mxclient_share *share = send_share(outbound, send_place(&walk), false);
+
+        if (share == NULL || !share->is_sending)
+            continue;
+        share->is_sending = false;
+        share->is_shared = verdict == MXCLIENT_DONE;
+        mx_key_text(&walk.device->identity_key, identity);
+        if (share->is_shared)
+            mxstore_put(unit, MXSTORE_IS_share,
+                &(struct mxstore_share){ .session_id = span_of(id),
+                    .user_id = mxclient_id(&walk.user->entry),
+                    .device_id = mxclient_id(&walk.device->entry),
+                    .identity_key = span_of(identity),
+                    .message_index = outbound->message_count });
+    }
+}
+
+/* ---- prepare and send ------------------------------------------------------------------------- */
+
+int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, int64_t now_ms,
+    struct sql_unit *unit, enum mxclient_need *ret_need, struct mxclient_request *request)
+{
+    struct mxclient_outbound *outbound = send_outbound(client, room);
+    bool is_needed = false;
+    int rc = 0;
+
+    *ret_need = MXCLIENT_NEED_NOTHING;
+    if (room->membership != MXCLIENT_JOINED)
+        return TR_EACCES;
+    if (!room->is_encrypted)
+        return 0;
+    if (outbound != NULL && outbound->is_sharing)
+        *ret_need = MXCLIENT_NEED_ANSWER;
+    else if (!room->has_members)
+        *ret_need = MXCLIENT_NEED_MEMBERS;
+    else if (send_is_outdated(client, room))
+        *ret_need = MXCLIENT_NEED_QUERY;
+    else if (send_is_halted(client, room))
+        *ret_need = MXCLIENT_NEED_TRUST;
+    if (*ret_need != MXCLIENT_NEED_NOTHING)
+        return 0;
+    if (send_must_rotate(client, room, outbound, now_ms))
+        rc = send_rotate(client, room, now_ms);
+    if (rc != 0)
+        return rc;
+    outbound = send_outbound(client, room);
+    rc = send_claim(client, room, outbound, now_ms, request, &is_needed);
+    *ret_need = is_needed ? MXCLIENT_NEED_CLAIM : MXCLIENT_NEED_NOTHING;
+    if (rc == 0 && !is_needed) {
+        rc = send_share_all(client, room, outbound, unit, request, &is_needed);
+        *ret_need = is_needed ? MXCLIENT_NEED_SHARE : MXCLIENT_NEED_NOTHING;
+    }
+    outbound->is_sharing = rc == 0 && is_needed;
+    return rc;
+}
+
+/* Append the content of m.room.encrypted; m.relates_to stays in the clear, as servers need it. */
+static int send_encrypt(struct mxclient *client, struct mxclient_outbound *outbound,
+    const struct mxclient_message *message, const struct json *content, struct buffer *out)
+{
+    struct buffer plaintext = { 0 }, body = { 0 };
+    struct json_writer writer = json_writer(&plaintext);
+    char id[MX_SESSION_ID_CHARS + 1], ours[MX_KEY_CHARS + 1];
+    int rc;
+
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "type", message->type);
+    json_put_value(&writer, "content", content);
+    json_put_string(&writer, "room_id", mxclient_id(&outbound->entry));
+    json_put_end(&writer);
+    rc = json_writer_end(&writer);
+    if (rc == 0)
+        rc = mx_outbound_encrypt(outbound->outbound, mxclient_span(&plaintext), &body);
+    mx_outbound_id(outbound->outbound, id);
+    mx_key_text(mx_account_identity_key(client->session.account), ours);
+    writer = json_writer(out);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "algorithm", ALGORITHM);
+    json_put_text(&writer, "session_id", id);
+    json_put_string(&writer, "ciphertext", mxclient_span(&body));
+    json_put_text(&writer, "sender_key", ours);
+    json_put_string(&writer, "device_id", mxclient_span(&client->session.device_id));
+    if (json_get(content, "m.relates_to") != NULL)
+        json_put_value(&writer, "m.relates_to", json_get(content, "m.relates_to"));
+    json_put_end(&writer);
+    mx_wipe_buffer(&plaintext);
+    buffer_free(&body);
+    return rc == 0 ? json_writer_end(&writer) : rc;
+}
+
+static int send_put_body(struct mxclient *client, struct mxclient_room *room,
+    const struct mxclient_message *message, struct sql_unit *unit, struct buffer *out)
+{
+    struct mxclient_outbound *outbound = send_outbound(client, room);
+    struct json_doc doc = { 0 };
+    int rc = json_parse_copy(&doc, message->content, JSON_UNIQUE_KEYS);
+
+    if (rc != TR_ENOMEM && json_kind(json_root(&doc)) != JSON_OBJECT)
+        rc = TR_EINVAL;
+    if (rc == 0 && !room->is_encrypted)
+        rc = buffer_span(out, message->content);
+    else if (rc == 0) {
+        tr_assert(outbound != NULL && outbound->outbound != NULL && !outbound->is_sharing);
+        rc = send_encrypt(client, outbound, message, json_root(&doc), out);
+        outbound->message_count++;
+        if (rc == 0)
+            rc = send_put_outbound(client, outbound, unit);
+    }
+    json_doc_free(&doc);
+    return rc;
+}
+
+int mxclient_send(struct mxclient *client, struct mxclient_room *room,
+    const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
+    struct mxclient_request *request)
+{
+    struct span type = room->is_encrypted ? SPAN("m.room.encrypted") : message->type;
+    struct buffer body = { .size_max = 64 << 10 };
+    char text[MXCLIENT_TXN_BYTES];
+    struct span txn;
+    int rc;
+
+    tr_assert(room->membership == MXCLIENT_JOINED);
+    tr_assert(mxclient_is_id(message->type));
+    rc = send_put_body(client, room, message, unit, &body);
+    if (rc != 0) {
+        buffer_free(&body);
+        return rc == TR_ELIMIT ? MX_ETOOBIG : rc;
+    }
+    txn = mxclient_session_txn(&client->session, text);
+    mxstore_put(unit, MXSTORE_IS_outbox,
+        &(struct mxstore_outbox){ .txn_id = txn,
+            .created_ms = now_ms,
+            .room_id = mxclient_id(&room->entry),
+            .type = type,
+            .content = message->content,
+            .body = mxclient_span(&body),
+            .sending = MXSTORE_PENDING });
+    mxclient_request_init(
+        request, MXCLIENT_SEND, (struct span[]){ mxclient_id(&room->entry), type, txn });
+    (void)buffer_span(&request->body, mxclient_span(&body));
+    buffer_free(&body);
+    rc = mxclient_session_put(&client->session, unit);
+    rc = rc != 0 ? rc : mxclient_request_error(request);
+    if (rc != 0)
+        mxclient_request_fini(request);
+    return rc;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* send.h: sending to a room. A room's sending session is shared with the devices of its members over
+ * Olm, then it encrypts.
+ *
+ * 1. No plaintext leaves for a room that was ever encrypted.
+ * 2. The session goes to no device that the policy excludes, and to none that is deleted or blocked.
+ *    A device that had it and is excluded now makes the session rotate before the next message.
+ * 3. A ratchet is stored before its bytes leave: the unit has the session, the outbox row with the
+ *    encrypted body and its transaction id.
+ * 4. A device counts as having the key after the 200 of the message alone: a crash before it shares
+ *    again. */
+#ifndef MATRIX_CLIENT_SEND_H
+#define MATRIX_CLIENT_SEND_H
+
+#include "matrix/client/client.h"
+
+enum {
+    MXCLIENT_SHARES_PER_REQUEST = 100,        /* devices in one sendToDevice */
+    MXCLIENT_CLAIM_PAUSE_MS = 15 * 60 * 1000, /* for a device without a key to claim */
+};
+
+/* A device and the room's session. */
+struct mxclient_share {
+    struct mxclient_entry entry; /* user and device id */
+    bool is_shared;
+    bool is_sending; /* in the request under way */
+};
+
+struct mxclient_outbound {
+    struct mxclient_entry entry; /* the room's id */
+    struct mx_outbound *outbound;
+    int64_t created_ms;
+    int64_t message_count;
+    struct mxclient_index shares; /* of struct mxclient_share */
+    bool is_sharing;              /* a request is under way */
+};
+
+void mxclient_outbound_fini(void *outbound);
+
+enum mxclient_need {
+    MXCLIENT_NEED_NOTHING, /* send now */
+    MXCLIENT_NEED_MEMBERS, /* the room's members are not known */
+    MXCLIENT_NEED_QUERY,   /* mxclient_devices_query, for members whose devices are outdated */
+    MXCLIENT_NEED_CLAIM,   /* `request` claims one-time keys */
+    MXCLIENT_NEED_SHARE,   /* `request` shares the session; send it after the unit's COMMIT */
+    MXCLIENT_NEED_ANSWER,  /* a request of this room is under way */
+    MXCLIENT_NEED_TRUST,   /* policy halt: a member's device is not verified */
+};
+/* Say what is missing before a message can be sent to a room, and write the request for it. Adds
+ * steps to the unit for MXCLIENT_NEED_SHARE alone. TR_EACCES: not a member. TR_ENOMEM. */
+int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, int64_t now_ms,
+    struct sql_unit *unit, enum mxclient_need *ret_need, struct mxclient_request *request);
+/* Take the answer to the claim: start sessions with the keys whose signatures are right. NULL: it was
+ * refused. The others wait. TR_ENOMEM. */
+int mxclient_send_claimed(struct mxclient *client, const struct mxclient_room *room,
+    const struct json *answer, int64_t now_ms);
+/* Take the outcome of the request that shares: MXCLIENT_DONE or MXCLIENT_REFUSED. */
+void mxclient_send_shared(struct mxclient *client, const struct mxclient_room *room,
+    enum mxclient_verdict verdict, struct sql_unit *unit);
+
+/* A message for a room. */
+struct mxclient_message {
+    struct span type;
+    struct span content; /* JSON, an object */
+};
+/* Encrypt a message, add the steps that store its outbox row and the ratchet, and write the request
+ * to send after the COMMIT. mxclient_send_prepare has just said MXCLIENT_NEED_NOTHING. TR_EINVAL for
+ * a content that is no JSON object, MX_ETOOBIG, TR_ENOMEM. */
+int mxclient_send(struct mxclient *client, struct mxclient_room *room,
+    const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
+    struct mxclient_request *request);
+
+#endif

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines that talk to each other over a homeserver in memory, each with a database of its own. */
+#include "../sql/place.h"
+#include "matrix/client/megolm.h"
+#include "matrix/client/olm.h"
+#include "matrix/client/send.h"
+#include "matrix/client/sync.h"
+#include "mx_client.h"
+#include "mx_homeserver.h"
+
+#define ROOM SPAN(MX_HOMESERVER_ROOM)
+
+struct engine {
+    struct mxclient client;
+    struct mx_homeserver *server;
+    struct mx_homeserver_device *device;
+    struct sql *sql;
+    struct json_doc doc;
+    struct mxclient_sync_news news;
+    int64_t now_ms;
+};
+
+struct talk {
+    struct mx_homeserver server;
+    struct place places[2];
+    struct engine ada;
+    struct engine bob;
+};
+
+static void commit(struct engine *engine, struct sql_unit *unit)
+{
+    int rc = sql_write_wait(engine->sql, unit);
+
+    /* A unit without a step is invalid, and there was nothing to store. */
+    CHECK_MSG(rc == 0 || rc == TR_EINVAL, "%s: step %lld: %s", sql_error_text(rc),
+        (long long)sql_unit_failed_step(unit), sql_unit_why(unit));
+    sql_unit_destroy(unit);
+}
+
+/* Send a request and leave its answer in the document. */
+static struct mxclient_outcome ask(struct engine *engine, struct mxclient_request *request)
+{
+    struct mxclient_answer answer = mx_homeserver_answer(engine->server, engine->device, request);
+    struct mxclient_outcome outcome;
+
+    mxclient_request_judge(request, &answer, mx_stage_random(), &engine->doc, &outcome);
+    CHECK_EQ_INT(outcome.verdict, MXCLIENT_DONE);
+    mxclient_request_fini(request);
+    return outcome;
+}
+
+static void upload(struct engine *engine)
+{
+    struct mxclient_request request;
+    struct mxclient_outcome outcome;
+    struct sql_unit *unit = sql_unit_create(0);
+    bool is_due = false;
+
+    CHECK_EQ_INT(mxclient_keys_plan(&engine->client.keys, engine->now_ms, unit, &is_due), 0);
+    commit(engine, unit);
+    if (!is_due)
+        return;
+    CHECK_EQ_INT(mxclient_keys_request(&engine->client.keys, &request), 0);
+    outcome = ask(engine, &request);
+    unit = sql_unit_create(0);
+    CHECK_EQ_INT(mxclient_keys_uploaded(
+                     &engine->client.keys, &outcome, json_root(&engine->doc), engine->now_ms, unit),
+        0);
+    commit(engine, unit);
+}
+
+static void query(struct engine *engine)
+{
+    struct mxclient_request request;
+    struct mxclient_outcome outcome;
+    struct sql_unit *unit;
+
+    while (mxclient_devices_query(&engine->client.devices, engine->now_ms, &request)) {
+        outcome = ask(engine, &request);
+        unit = sql_unit_create(0);
+        CHECK_EQ_INT(mxclient_devices_answered(&engine->client.devices, &outcome,
+                         json_root(&engine->doc), engine->now_ms, unit),
+            0);
+        commit(engine, unit);
+    }
+}
+
+/* Try held events again, if keys have come. */
+static int release(struct engine *engine)
+{
+    struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
+    struct sql_unit *held = sql_unit_create(0), *unit = sql_unit_create(0);
+    int count;
+
+    mxstore_get_held(held, ROOM);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, held), 0);
+    count = mxclient_megolm_release(&engine->client, room, held, 0, unit);
+    sql_unit_destroy(held);
+    commit(engine, unit);
+    return count;
+}
+
+static void sync_once(struct engine *engine)
+{
+    struct mxclient_request request;
+    struct sql_unit *unit = sql_unit_create(0);
+
+    engine->now_ms += 1000;
+    mxclient_sync_request(&engine->client, false, &request);
+    (void)ask(engine, &request);
+    CHECK_EQ_INT(mxclient_sync_take(&engine->client, json_root(&engine->doc), engine->now_ms, 5000,
+                     unit, &engine->news),
+        0);
+    commit(engine, unit);
+    upload(engine);
+    query(engine);
+}
+
+/* Do what a message needs, until it can be sent; return the last need. */
+static enum mxclient_need prepare(struct engine *engine)
+{
+    struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
+    enum mxclient_need need = MXCLIENT_NEED_QUERY;
+    struct mxclient_request request;
+
+    for (int i = 0; i < 10; i++) {
+        struct sql_unit *unit = sql_unit_create(0);
+
+        CHECK_EQ_INT(
+            mxclient_send_prepare(&engine->client, room, engine->now_ms, unit, &need, &request), 0);
+        commit(engine, unit);
+        if (need == MXCLIENT_NEED_QUERY)
+            query(engine);
+        else if (need == MXCLIENT_NEED_CLAIM) {
+            (void)ask(engine, &request);
+            CHECK_EQ_INT(mxclient_send_claimed(
+                             &engine->client, room, json_root(&engine->doc), engine->now_ms),
+                0);
+        } else if (need == MXCLIENT_NEED_SHARE) {
+            unit = sql_unit_create(0);
+            mxclient_send_shared(&engine->client, room, ask(engine, &request).verdict, unit);
+            commit(engine, unit);
+        } else
+            return need;
+    }
+    CHECK_MSG(false, "a message never became ready: need %d", need);
+    return need;
+}
+
+static void send_text(struct engine *engine, const char *text)
+{
+    struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
+    struct sql_unit *unit;
+    struct mxclient_request request;
+    char content[100];
+
+    CHECK_EQ_INT(prepare(engine), MXCLIENT_NEED_NOTHING);
+    unit = sql_unit_create(0);
+    snprintf(content, sizeof content, "{\"msgtype\":\"m.text\",\"body\":\"%s\"}", text);
+    CHECK_EQ_INT(mxclient_send(&engine->client, room,
+                     &(struct mxclient_message){ SPAN("m.room.message"), span_of(content) },
+                     engine->now_ms, unit, &request),
+        0);
+    CHECK(memmem(request.body.bytes, request.body.size, text, strlen(text)) == NULL);
+    commit(engine, unit);
+    (void)ask(engine, &request);
+}
+
+/* Read the event with this number; false if it is not stored. */
+static bool read_event(
+    struct engine *engine, int number, int64_t *ret_status, int64_t *ret_reason, const char *text)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_event row;
+    char id[16];
+    bool has_text = false;
+
+    snprintf(id, sizeof id, "$%d", number);
+    mxstore_get(unit, MXSTORE_IS_event, span_of(id));
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    CHECK_MSG(sql_unit_rows(unit, 0) == 1, "%s is not stored", id);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_event, &row);
+    *ret_status = row.status;
+    *ret_reason = row.reason;
+    has_text = row.body.size > 0 && memmem(row.body.at, row.body.size, text, strlen(text)) != NULL;
+    sql_unit_destroy(unit);
+    return has_text;
+}
+
+static void check_got(struct engine *engine, int number, const char *text)
+{
+    int64_t status, reason;
+    bool has_text = read_event(engine, number, &status, &reason, text);
+
+    CHECK_EQ_INT(reason, 0);
+    CHECK_EQ_INT(status, MXSTORE_ENQUEUED);
+    CHECK(has_text);
+}
+
+static void check_not_got(struct engine *engine, int number, enum mxstore_status status, int reason)
+{
+    int64_t is_status, is_reason;
+
+    (void)read_event(engine, number, &is_status, &is_reason, "");
+    CHECK_EQ_INT(is_reason, reason);
+    CHECK_EQ_INT(is_status, status);
+}
+
+static void engine_init(
+    struct engine *engine, struct mx_homeserver *server, struct place *place, const char *user)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct sql_options options;
+
+    place_init_in_memory(place);
+    place_system(place);
+    options = (struct sql_options){
+        .url = place->url, .migrations = mxstore_migrations, .migration_count = MXSTORE_MIGRATIONS
+    };
+    CHECK_EQ_INT(place_try_open(place, &options), 0);
+    *engine = (struct engine){ .server = server, .sql = place->sql, .now_ms = 10000000 };
+    mx_client_discover(&engine->client.session);
+    CHECK_EQ_INT(mx_client_login(&engine->client.session, user, "", 0), 0);
+    mxclient_start(&engine->client);
+    engine->client.policy = MXCLIENT_SHARE_ALL;
+    CHECK_EQ_INT(mxclient_session_put(&engine->client.session, unit), 0);
+    commit(engine, unit);
+    engine->device =
+        mx_homeserver_add(server, user, mxclient_span(&engine->client.session.device_id));
+}
+
+static void talk_init(struct talk *talk)
+{
+    *talk = (struct talk){ 0 };
+    engine_init(&talk->ada, &talk->server, &talk->places[0], "@ada:x");
+    engine_init(&talk->bob, &talk->server, &talk->places[1], "@bob:y");
+    for (int i = 0; i < 2; i++) { /* the second sync sees the other's keys */
+        sync_once(&talk->ada);
+        sync_once(&talk->bob);
+        talk->ada.device->is_news = true;
+        talk->bob.device->is_news = true;
+    }
+    sync_once(&talk->ada);
+    sync_once(&talk->bob);
+}
+
+static void talk_fini(struct talk *talk)
+{
+    struct engine *engines[] = { &talk->ada, &talk->bob };
+
+    for (int i = 0; i < 2; i++) {
+        mxclient_fini(&engines[i]->client);
+        json_doc_free(&engines[i]->doc);
+        place_finish(&talk->places[i]);
+    }
+    mx_homeserver_fini(&talk->server);
+}
+
+static struct mxclient_device *device_of(struct engine *engine, struct engine *other)
+{
+    return mxclient_devices_find(&engine->client.devices,
+        (struct mxclient_place){ mxclient_span(&other->client.session.user_id),
+            mxclient_span(&other->client.session.device_id) });
+}
+
+/* ---- cases ------------------------------------------------------------------------------------ */
+
+TEST(talk, a_first_encrypted_message_arrives_both_ways)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "hello bob");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "hello bob");
+    send_text(&talk.bob, "hello ada");
+    sync_once(&talk.ada);
+    check_got(&talk.ada, 2, "hello ada");
+    CHECK_EQ_U64(talk.ada.client.undecrypted + talk.bob.client.undecrypted, 0);
+    talk_fini(&talk);
+}
+
+TEST(talk, many_messages_share_the_key_once_and_rotate_by_count)
+{
+    struct talk talk;
+    int claims;
+    char text[20];
+
+    talk_init(&talk);
+    claims = talk.bob.device->one_time_count;
+    for (int i = 1; i <= 150; i++) {
+        snprintf(text, sizeof text, "message %d", i);
+        send_text(&talk.ada, text);
+    }
+    CHECK_EQ_INT(claims - talk.bob.device->one_time_count, 1); /* one Olm session */
+    sync_once(&talk.bob);
+    for (int i = 1; i <= 150; i++) {
+        snprintf(text, sizeof text, "message %d", i);
+        check_got(&talk.bob, i, text);
+    }
+    CHECK_EQ_U64(talk.bob.client.inbounds.count, 2); /* rotated after 100 */
+    talk_fini(&talk);
+}
+
+TEST(talk, ciphertext_before_its_key_is_held_and_released)
+{
+    struct talk talk;
+    struct buffer late;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "early");
+    late = talk.bob.device->inbox; /* the key is late */
+    talk.bob.device->inbox = (struct buffer){ 0 };
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    talk.bob.device->inbox = late;
+    sync_once(&talk.bob);
+    CHECK(mxclient_rooms_find(&talk.bob.client.rooms, ROOM)->has_new_keys);
+    CHECK_EQ_INT(release(&talk.bob), 1);
+    check_got(&talk.bob, 1, "early");
+    talk_fini(&talk);
+}
+
+TEST(talk, a_replay_under_another_event_id_is_refused)
+{
+    struct talk talk;
+    struct json_doc doc = { 0 };
+    struct buffer content = { 0 };
+
+    talk_init(&talk);
+    send_text(&talk.ada, "pay bob 5");
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_homeserver_text(&talk.server.events[0]), 0), 0);
+    mx_homeserver_value(&content, json_get(json_root(&doc), "content"));
+    mx_homeserver_post(&talk.server, "@ada:x", "m.room.encrypted", mx_homeserver_text(&content));
+    send_text(&talk.ada, "and no more");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "pay bob 5");
+    check_not_got(&talk.bob, 2, MXSTORE_ABANDONED, MX_EINDEX);
+    check_got(&talk.bob, 3, "and no more"); /* the answer was stored as a whole */
+    json_doc_free(&doc);
+    buffer_free(&content);
+    talk_fini(&talk);
+}
+
+TEST(talk, an_event_that_names_another_sender_is_not_believed)
+{
+    struct talk talk;
+    char *at;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "I am ada");
+    at = memmem(talk.server.events[0].bytes, talk.server.events[0].size, "@ada:x", 6);
+    CHECK(at != NULL);
+    memcpy(at, "@bob:y", 6);
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESIGNATURE);
+    talk_fini(&talk);
+}
+
+TEST(talk, a_changed_ciphertext_is_refused_and_the_next_one_read)
+{
+    struct talk talk;
+    char *at;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "first");
+    at = memmem(talk.server.events[0].bytes, talk.server.events[0].size, "\"ciphertext\":\"", 14);
+    CHECK(at != NULL);
+    at[60] = at[60] == 'A' ? 'B' : 'A';
+    send_text(&talk.ada, "second");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 2, "second");
+    talk_fini(&talk);
+}
+
+TEST(talk, excluded_devices_get_no_key_and_do_not_stop_the_send)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    talk.ada.client.policy = MXCLIENT_SHARE_EXCLUDE;
+    send_text(&talk.ada, "not for bob");
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    device_of(&talk.ada, &talk.bob)->trust = MXSTORE_VERIFIED;
+    send_text(&talk.ada, "for bob");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 2, "for bob");
+    CHECK_EQ_INT(release(&talk.bob), 0); /* the key begins after the first message */
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    /* Blocked now: the next message has another session. */
+    device_of(&talk.ada, &talk.bob)->trust = MXSTORE_BLOCKED;
+    send_text(&talk.ada, "again not for bob");
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 3, MXSTORE_HELD, MX_ESESSION);
+    talk_fini(&talk);
+}
+
+TEST(talk, the_policy_halt_waits_for_verification)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    talk.ada.client.policy = MXCLIENT_SHARE_HALT;
+    CHECK_EQ_INT(prepare(&talk.ada), MXCLIENT_NEED_TRUST);
+    device_of(&talk.ada, &talk.bob)->trust = MXSTORE_VERIFIED;
+    send_text(&talk.ada, "verified");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "verified");
+    talk_fini(&talk);
+}
+
+TEST(talk, who_left_cannot_read_on)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "with bob");
+    talk.bob.device->has_left = true;
+    sync_once(&talk.ada);
+    send_text(&talk.ada, "without bob");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "with bob");
+    check_not_got(&talk.bob, 2, MXSTORE_HELD, MX_ESESSION);
+    talk_fini(&talk);
+}
+
+TEST(talk, a_device_without_keys_to_claim_does_not_stop_the_send)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    while (talk.bob.device->one_time_count > 0)
+        buffer_free(&talk.bob.device->one_time[--talk.bob.device->one_time_count]);
+    send_text(&talk.ada, "nobody reads this");
+    sync_once(&talk.bob); /* and uploads new keys, a minute later */
+    talk.bob.now_ms += MXCLIENT_KEYS_PAUSE_MS;
+    sync_once(&talk.bob);
+    CHECK(talk.bob.device->one_time_count > 0);
+    send_text(&talk.ada, "nor this");
+    talk.ada.now_ms += MXCLIENT_CLAIM_PAUSE_MS;
+    send_text(&talk.ada, "but this");
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 2, MXSTORE_HELD, MX_EINDEX); /* before the index of the key */
+    check_got(&talk.bob, 3, "but this");
+    talk_fini(&talk);
+}

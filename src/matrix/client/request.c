@@ -126,7 +126,7 @@ static uint64_t request_backoff_ms(uint32_t attempts, const struct mx_random *ra
 
     tr_assert(attempts > 0);
     if (attempts < 8 && (MXCLIENT_BACKOFF_MIN_MS << (attempts - 1)) < MXCLIENT_BACKOFF_MAX_MS)
-        wait = MXCLIENT_BACKOFF_MIN_MS << (attempts - 1);
+        wait = (uint64_t)MXCLIENT_BACKOFF_MIN_MS << (attempts - 1);
     return wait / 2 + request_random_below(random, wait / 2 + 1);
 }
 

@@ -86,7 +86,7 @@ struct hash_job {
     _Atomic uint32_t *alive; /* counts the jobs that exist */
 
     /* belongs to the cache */
-    enum { HASH_QUEUED, HASH_RUNNING, HASH_SETTLING, HASH_BAD } state;
+    enum hash_job_state { HASH_QUEUED, HASH_RUNNING, HASH_SETTLING, HASH_BAD } state;
     enum pack_verdict bad_verdict; /* the last verdict if it was bad, else PACK_VERIFIED */
     tr_reply_handle reply;
     uint32_t tag; /* of its timer */

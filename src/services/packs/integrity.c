@@ -226,7 +226,7 @@ static void job_add(struct cache *cache, struct hash_job *job, tr_reply_handle r
     cache->last = &job->next;
 }
 
-static void job_set_state(struct cache *cache, struct hash_job *job, int state)
+static void job_set_state(struct cache *cache, struct hash_job *job, enum hash_job_state state)
 {
     cache->running -= job->state == HASH_RUNNING || job->state == HASH_SETTLING;
     cache->running += state == HASH_RUNNING || state == HASH_SETTLING;

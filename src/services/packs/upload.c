@@ -690,10 +690,12 @@ static void recover(struct uploads *uploads)
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
+enum upload_needs { NEEDS_NOTHING, NEEDS_UPLOAD, NEEDS_UNCLAIMED };
+
 /* Each takes the job. */
 static const struct {
     void (*handle)(struct uploads *uploads, struct upload *upload, struct upload_job *job);
-    enum { NEEDS_NOTHING, NEEDS_UPLOAD, NEEDS_UNCLAIMED } needs;
+    enum upload_needs needs;
 } handlers[] = {
     [UPLOAD_CREATE] = { handle_create, NEEDS_NOTHING },
     [UPLOAD_LOOK] = { handle_look, NEEDS_UPLOAD },
@@ -711,7 +713,7 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
     struct upload_job *job = ((struct upload_message *)message)->job;
     struct uploads *uploads = self;
     struct upload *upload = NULL;
-    int needs;
+    enum upload_needs needs;
 
     uploads->ctx = ctx;
     tr_assert(job->action <= UPLOAD_SWEEP);

@@ -235,7 +235,7 @@ TEST(event, has_the_same_members_in_both_forms)
         .epoch = 7,
         .dids = dids,
         .did_count = 2,
-        .action = "joined",
+        .action = SPAN("joined"),
         .actor = SPAN("did:plc:ada") };
     static const char json[] = "\"dids\":[\"did:plc:one\",\"did:plc:two\"]";
     static const char wanted[] = "\x64"

@@ -254,6 +254,11 @@ static inline struct mxclient_answer mx_homeserver_answer(struct mx_homeserver *
     case MXCLIENT_TO_DEVICE:
         mx_homeserver_to_device(server, from, body);
         break;
+    case MXCLIENT_MEMBERS:
+        (void)buffer_text(&server->answer, "{\"chunk\":[");
+        mx_homeserver_put_state(server);
+        (void)buffer_text(&server->answer, "]}");
+        break;
     case MXCLIENT_SEND:
         mx_homeserver_post(server, from->user, "m.room.encrypted",
             (struct span){ request->body.bytes, request->body.size });

@@ -15,6 +15,17 @@ enum mxclient_policy {
     MXCLIENT_SHARE_ALL,     /* all but blocked ones */
 };
 
+/* What is missing before something can be sent. */
+enum mxclient_need {
+    MXCLIENT_NEED_NOTHING, /* send now */
+    MXCLIENT_NEED_MEMBERS, /* the room's members are not known */
+    MXCLIENT_NEED_QUERY,   /* mxclient_devices_query, for members whose devices are outdated */
+    MXCLIENT_NEED_CLAIM,   /* `request` claims one-time keys */
+    MXCLIENT_NEED_SHARE,   /* `request` shares the session; send it after the unit's COMMIT */
+    MXCLIENT_NEED_ANSWER,  /* a request of this room is under way */
+    MXCLIENT_NEED_TRUST,   /* policy halt: a member's device is not verified */
+};
+
 struct mxclient {
     enum mxclient_policy policy;
     struct mxclient_session session;
@@ -24,6 +35,7 @@ struct mxclient {
     struct mxclient_index peers;     /* of struct mxclient_peer (olm.h) */
     struct mxclient_index inbounds;  /* of struct mxclient_inbound (megolm.h) */
     struct mxclient_index outbounds; /* of struct mxclient_outbound (send.h) */
+    bool is_unwedging;               /* a claim for wedged sessions is under way */
     bool is_account_changed;         /* by a received message; the sync's unit stores it */
     int64_t seq_next;                /* of the next received event */
     struct buffer next_batch;        /* the token of the next /sync; empty before the first */
@@ -35,6 +47,12 @@ struct mxclient {
 
 /* Start the nouns of a session that has logged in. */
 void mxclient_start(struct mxclient *client);
+/* Add the steps that read all that a client keeps in memory. */
+void mxclient_load_read(struct sql_unit *unit);
+/* Start from the rows of these steps, the first ones of a unit that has ended. The session was
+ * initialised with its key. Sending sessions are not continued: the next message starts others.
+ * TR_ENOENT: nobody has logged in here. MX_E*: another key, or damaged rows. TR_ENOMEM. */
+int mxclient_load(struct mxclient *client, const struct sql_unit *unit, int64_t now_ms);
 void mxclient_fini(struct mxclient *client); /* wipes; a zeroed one is fine */
 
 #endif

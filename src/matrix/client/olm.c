@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "matrix/client/megolm.h"
+#include "matrix/client/send.h"
 
 #define ALGORITHM "m.olm.v1.curve25519-aes-sha2"
 
@@ -27,6 +28,15 @@ static struct mxclient_peer *olm_peer(const struct mxclient *client, const struc
 
     mx_key_text(key, text);
     return mxclient_index_find(&client->peers, span_of(text));
+}
+
+struct mxclient_peer *mxclient_olm_peer(
+    struct mxclient *client, const struct mxclient_device *device)
+{
+    char text[MX_KEY_CHARS + 1];
+
+    mx_key_text(&device->identity_key, text);
+    return mxclient_index_add(&client->peers, span_of(text), sizeof(struct mxclient_peer));
 }
 
 /* Return the place of the session that received last, or first (to be dropped). */
@@ -68,16 +78,22 @@ int mxclient_olm_load(struct mxclient *client, const struct mxstore_olm *row)
 {
     struct mxclient_olm session = { .created_ms = row->created_ms,
         .received_ms = row->received_ms };
+    const struct mxclient_peer *peer;
     struct mxclient_olm *added;
     struct mx_key key;
+    bool is_full;
     int rc = mx_key_parse(row->identity_key, &key);
 
     if (rc == 0)
         rc = mx_olm_unpickle(row->pickle, client->session.key, &session.olm);
     if (rc != 0)
         return rc;
-    rc = olm_add(client, &key, &session, &added);
-    if (rc != 0)
+    peer = olm_peer(client, &key);
+    is_full = peer != NULL && peer->count == MXCLIENT_OLM_PER_DEVICE &&
+              peer->sessions[olm_extreme(peer, false)].received_ms >= session.received_ms;
+    if (!is_full)
+        rc = olm_add(client, &key, &session, &added);
+    if (is_full || rc != 0)
         mx_olm_destroy(session.olm);
     return rc;
 }
@@ -116,17 +132,21 @@ int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *de
 {
     struct mxclient_olm session = { .created_ms = now_ms, .received_ms = now_ms };
     struct mxclient_olm *added;
+    struct mxclient_peer *peer;
     int rc = mx_olm_create_outbound(client->session.account, &device->identity_key, one_time_key,
         client->session.random, &session.olm);
 
     if (rc != 0)
         return rc;
     rc = olm_add(client, &device->identity_key, &session, &added);
-    if (rc != 0)
+    if (rc != 0) {
         mx_olm_destroy(session.olm);
-    else
-        olm_peer(client, &device->identity_key)->is_wedged = false;
-    return rc;
+        return rc;
+    }
+    peer = olm_peer(client, &device->identity_key);
+    peer->needs_dummy = peer->needs_dummy || peer->is_wedged;
+    peer->is_wedged = false;
+    return 0;
 }
 
 /* Write the plaintext: what the receiver checks, and our device keys, so that it can. */
@@ -205,6 +225,146 @@ int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
     mx_wipe_buffer(&plaintext);
     buffer_free(&body);
     return rc;
+}
+
+/* ---- wedged sessions -------------------------------------------------------------------------- */
+
+/* Walk all known devices that are not deleted, with their sessions. */
+struct olm_walk {
+    uint32_t user;
+    uint32_t device;
+    struct mxclient_place place;
+    const struct mxclient_device *at;
+    struct mxclient_peer *peer;
+};
+
+static bool olm_next(const struct mxclient *client, struct olm_walk *walk)
+{
+    for (; walk->user < client->devices.users.count; walk->user++, walk->device = 0) {
+        const struct mxclient_user *user =
+            (const struct mxclient_user *)client->devices.users.entries[walk->user];
+
+        while (walk->device < user->devices.count) {
+            walk->at = (const struct mxclient_device *)user->devices.entries[walk->device++];
+            walk->peer = olm_peer(client, &walk->at->identity_key);
+            walk->place =
+                (struct mxclient_place){ mxclient_id(&user->entry), mxclient_id(&walk->at->entry) };
+            if (walk->peer != NULL && !walk->at->is_deleted)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Write the dummies over new sessions, one user after the other. */
+static int olm_put_dummies(
+    struct mxclient *client, struct json_writer *writer, struct sql_unit *unit, uint32_t *ret_count)
+{
+    struct olm_walk walk = { 0 };
+    struct span open = { NULL, 0 };
+    int rc = 0;
+
+    *ret_count = 0;
+    while (rc == 0 && *ret_count < MXCLIENT_SHARES_PER_REQUEST && olm_next(client, &walk)) {
+        struct buffer content = { 0 };
+
+        if (!walk.peer->needs_dummy || walk.peer->is_wedged)
+            continue;
+        if (open.at != walk.place.user_id.at) {
+            if (open.at != NULL)
+                json_put_end(writer);
+            json_put_key(writer, walk.place.user_id);
+            json_put_object(writer, NULL);
+            open = walk.place.user_id;
+        }
+        rc = mxclient_olm_encrypt(
+            client, walk.place, walk.at, SPAN("m.dummy"), SPAN("{}"), unit, &content);
+        if (rc == 0) {
+            json_put_key(writer, walk.place.device_id);
+            json_put_raw(writer, NULL, mxclient_span(&content));
+        }
+        buffer_free(&content);
+        walk.peer->needs_dummy = false;
+        ++*ret_count;
+    }
+    if (open.at != NULL)
+        json_put_end(writer);
+    return rc;
+}
+
+static int olm_send_dummies(struct mxclient *client, struct sql_unit *unit,
+    struct mxclient_request *request, bool *ret_is_needed)
+{
+    char txn[MXCLIENT_TXN_BYTES];
+    struct json_writer writer;
+    uint32_t count;
+    int rc;
+
+    mxclient_request_init(request, MXCLIENT_TO_DEVICE,
+        (struct span[]){ SPAN("m.room.encrypted"), mxclient_session_txn(&client->session, txn) });
+    writer = json_writer(&request->body);
+    json_put_object(&writer, NULL);
+    json_put_object(&writer, "messages");
+    rc = olm_put_dummies(client, &writer, unit, &count);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    *ret_is_needed = count > 0;
+    if (rc == 0 && count > 0)
+        rc = mxclient_request_error(request);
+    if (rc == 0 && count > 0)
+        rc = mxclient_session_put(&client->session, unit);
+    if (rc != 0 || count == 0)
+        mxclient_request_fini(request);
+    return rc;
+}
+
+int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql_unit *unit,
+    enum mxclient_need *ret_need, struct mxclient_request *request)
+{
+    struct mxclient_place places[MXCLIENT_SHARES_PER_REQUEST];
+    struct olm_walk walk = { 0 };
+    bool is_needed = false;
+    size_t count = 0;
+    int rc;
+
+    *ret_need = MXCLIENT_NEED_ANSWER;
+    if (client->is_unwedging)
+        return 0;
+    while (count < MXCLIENT_SHARES_PER_REQUEST && olm_next(client, &walk))
+        if (walk.peer->is_wedged && now_ms >= walk.peer->next_claim_ms)
+            places[count++] = walk.place;
+    if (count > 0) {
+        mxclient_claim_request(request, places, count);
+        client->is_unwedging = true;
+        *ret_need = MXCLIENT_NEED_CLAIM;
+        return 0;
+    }
+    rc = olm_send_dummies(client, unit, request, &is_needed);
+    *ret_need = is_needed ? MXCLIENT_NEED_SHARE : MXCLIENT_NEED_NOTHING;
+    return rc;
+}
+
+int mxclient_unwedge_claimed(struct mxclient *client, const struct json *answer, int64_t now_ms)
+{
+    struct olm_walk walk = { 0 };
+
+    tr_assert(client->is_unwedging);
+    client->is_unwedging = false;
+    while (olm_next(client, &walk)) {
+        struct mx_key key;
+        int rc;
+
+        if (!walk.peer->is_wedged)
+            continue;
+        rc = mxclient_claim_read(answer, walk.place, &walk.at->signing_key, &key);
+        if (rc == 0)
+            rc = mxclient_olm_start(client, walk.at, &key, now_ms);
+        if (rc == TR_ENOMEM)
+            return rc;
+        if (rc != 0)
+            walk.peer->next_claim_ms = now_ms + MXCLIENT_CLAIM_PAUSE_MS;
+    }
+    return 0;
 }
 
 /* ---- receiving -------------------------------------------------------------------------------- */
@@ -334,17 +494,17 @@ static void olm_unwedge(struct mxclient *client, const struct olm_message *messa
     struct mxclient_device *device =
         mxclient_devices_by_key(&client->devices, message->sender, &message->sender_key);
     struct mxclient_peer *peer;
-    char text[MX_KEY_CHARS + 1];
 
     client->undecrypted++;
     if (device == NULL || device->is_deleted ||
         (device->unwedged_ms != 0 && now_ms - device->unwedged_ms < MXCLIENT_UNWEDGE_MS))
         return;
-    mx_key_text(&message->sender_key, text);
-    peer = mxclient_index_add(&client->peers, span_of(text), sizeof *peer);
+    peer = mxclient_olm_peer(client, device);
     if (peer == NULL)
         return; /* the next message that fails tries again */
     peer->is_wedged = true;
+    mxclient_send_forget(
+        client, (struct mxclient_place){ message->sender, mxclient_id(&device->entry) });
     device->unwedged_ms = now_ms;
     mxclient_devices_put(user, device, unit);
 }
@@ -366,6 +526,10 @@ static int olm_dispatch(struct mxclient *client, const struct olm_message *messa
     else if (span_is(type, "m.forwarded_room_key") && is_own)
         key.source = MXSTORE_FORWARDED; /* only a verified device of our own is believed */
     else {
+        /* The device replaced a session that it could not read: it may lack our keys. */
+        if (span_is(type, "m.dummy") && device != NULL)
+            mxclient_send_forget(
+                client, (struct mxclient_place){ message->sender, mxclient_id(&device->entry) });
         client->skipped += span_is(type, "m.dummy") ? 0 : 1;
         return 0;
     }

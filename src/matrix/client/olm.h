@@ -29,11 +29,15 @@ struct mxclient_peer {
     struct mxclient_entry entry; /* the key as text */
     struct mxclient_olm sessions[MXCLIENT_OLM_PER_DEVICE];
     uint32_t count;
-    bool is_wedged;        /* needs a new session, and a message over it */
+    bool is_wedged;        /* needs a new session */
+    bool needs_dummy;      /* has one in place of a wedged one: a message must tell the peer */
     int64_t next_claim_ms; /* the server had no key for it */
 };
 
 void mxclient_peer_fini(void *peer);
+/* Return the sessions with a device, added if there are none yet; NULL: out of memory. */
+struct mxclient_peer *mxclient_olm_peer(
+    struct mxclient *client, const struct mxclient_device *device);
 /* Take a stored row. Fails like mx_olm_unpickle. */
 int mxclient_olm_load(struct mxclient *client, const struct mxstore_olm *row);
 
@@ -47,6 +51,14 @@ int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *de
 int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
     const struct mxclient_device *device, struct span type, struct span content,
     struct sql_unit *unit, struct buffer *out);
+
+/* Say what replaces wedged sessions needs, and write the request: MXCLIENT_NEED_CLAIM, then
+ * MXCLIENT_NEED_SHARE (an m.dummy over the new session; send it after the COMMIT of the unit). One
+ * claim at a time; the dummies are not repeated if they get lost. TR_ENOMEM. */
+int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql_unit *unit,
+    enum mxclient_need *ret_need, struct mxclient_request *request);
+/* Take the answer to the claim; NULL: it was refused. TR_ENOMEM. */
+int mxclient_unwedge_claimed(struct mxclient *client, const struct json *answer, int64_t now_ms);
 
 /* Take one event of `to_device`. What is not valid is skipped and counted in the client. TR_ENOMEM. */
 int mxclient_to_device_take(

@@ -36,6 +36,7 @@ enum mxclient_retry {
     X(SEND, PUT, "/_matrix/client/v3/rooms/{}/send/{}/{}", FOREVER, 20000, 64, true)               \
     X(TO_DEVICE, PUT, "/_matrix/client/v3/sendToDevice/{}/{}", FOREVER, 30000, 64, true)           \
     X(MESSAGES, GET, "/_matrix/client/v3/rooms/{}/messages", FOREVER, 60000, 65536, true)          \
+    X(MEMBERS, GET, "/_matrix/client/v3/rooms/{}/members", FOREVER, 60000, 65536, true)            \
     X(KEYS_UPLOAD, POST, "/_matrix/client/v3/keys/upload", FOREVER, 30000, 64, true)               \
     X(KEYS_QUERY, POST, "/_matrix/client/v3/keys/query", FOREVER, 60000, 65536, true)              \
     X(KEYS_CLAIM, POST, "/_matrix/client/v3/keys/claim", BUDGET, 30000, 16384, true)

@@ -183,3 +183,29 @@ int mxclient_room_take_state(
     }
     return 0;
 }
+
+void mxclient_room_members_request(
+    const struct mxclient_room *room, struct span at, struct mxclient_request *request)
+{
+    mxclient_request_init(
+        request, MXCLIENT_MEMBERS, &(struct span){ room->entry.id.bytes, room->entry.id.size });
+    if (at.size > 0)
+        mxclient_request_query(request, "at", at);
+    mxclient_request_query(request, "not_membership", SPAN("leave"));
+}
+
+int mxclient_room_take_members(struct mxclient_room *room, const struct json *body)
+{
+    const struct json *chunk = json_get(body, "chunk");
+    struct mxclient_event event;
+    int rc = 0;
+
+    if (json_kind(chunk) != JSON_ARRAY)
+        return TR_EPROTO;
+    for (struct json_iter it = json_iterate(chunk); rc == 0 && json_next(&it);)
+        if (mxclient_event_read(it.value, &event) && event.state_key.at != NULL &&
+            span_is(event.type, "m.room.member"))
+            rc = rooms_take_member(room, &event, false);
+    room->has_members = room->has_members || rc == 0;
+    return rc;
+}

@@ -72,6 +72,12 @@ struct mxclient_room *mxclient_rooms_add(struct mxclient_rooms *rooms, struct sp
  * an absent member may have been there in between. TR_ENOMEM. */
 int mxclient_room_take_state(
     struct mxclient_room *room, const struct mxclient_event *event, bool is_limited);
+/* Write the request for the members as they were at a token of /sync. */
+void mxclient_room_members_request(
+    const struct mxclient_room *room, struct span at, struct mxclient_request *request);
+/* Take its answer: the members are known then. The caller tracks them (mxclient_sync_track).
+ * TR_EPROTO for an answer without a list, TR_ENOMEM. */
+int mxclient_room_take_members(struct mxclient_room *room, const struct json *body);
 void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership);
 /* Add the step that stores the room, if it has changed. */
 void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit);

@@ -96,6 +96,17 @@ static struct mxclient_share *send_share(
     return share;
 }
 
+void mxclient_send_forget(struct mxclient *client, struct mxclient_place place)
+{
+    for (uint32_t i = 0; i < client->outbounds.count; i++) {
+        struct mxclient_share *share =
+            send_share((struct mxclient_outbound *)client->outbounds.entries[i], place, false);
+
+        if (share != NULL)
+            share->is_shared = false;
+    }
+}
+
 /* ---- rotation --------------------------------------------------------------------------------- */
 
 /* Return whether every device that has the session may still have it. */
@@ -195,15 +206,6 @@ static bool send_is_halted(const struct mxclient *client, const struct mxclient_
     return false;
 }
 
-static struct mxclient_peer *send_peer(
-    struct mxclient *client, const struct mxclient_device *device)
-{
-    char text[MX_KEY_CHARS + 1];
-
-    mx_key_text(&device->identity_key, text);
-    return mxclient_index_add(&client->peers, span_of(text), sizeof(struct mxclient_peer));
-}
-
 /* Return whether a device still lacks the session: it may have it and does not. */
 static bool send_lacks(
     struct mxclient *client, struct mxclient_outbound *outbound, const struct send_walk *walk)
@@ -228,7 +230,7 @@ static int send_claim(struct mxclient *client, struct mxclient_room *room,
 
         if (!send_lacks(client, outbound, &walk) || mxclient_olm_is_ready(client, walk.device))
             continue;
-        peer = send_peer(client, walk.device);
+        peer = mxclient_olm_peer(client, walk.device);
         if (peer == NULL)
             return TR_ENOMEM;
         if (now_ms >= peer->next_claim_ms)
@@ -260,7 +262,8 @@ int mxclient_send_claimed(struct mxclient *client, const struct mxclient_room *r
         if (rc == TR_ENOMEM)
             return rc;
         if (rc != 0)
-            send_peer(client, walk.device)->next_claim_ms = now_ms + MXCLIENT_CLAIM_PAUSE_MS;
+            mxclient_olm_peer(client, walk.device)->next_claim_ms =
+                now_ms + MXCLIENT_CLAIM_PAUSE_MS;
     }
     return 0;
 }

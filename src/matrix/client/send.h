@@ -37,15 +37,6 @@ struct mxclient_outbound {
 
 void mxclient_outbound_fini(void *outbound);
 
-enum mxclient_need {
-    MXCLIENT_NEED_NOTHING, /* send now */
-    MXCLIENT_NEED_MEMBERS, /* the room's members are not known */
-    MXCLIENT_NEED_QUERY,   /* mxclient_devices_query, for members whose devices are outdated */
-    MXCLIENT_NEED_CLAIM,   /* `request` claims one-time keys */
-    MXCLIENT_NEED_SHARE,   /* `request` shares the session; send it after the unit's COMMIT */
-    MXCLIENT_NEED_ANSWER,  /* a request of this room is under way */
-    MXCLIENT_NEED_TRUST,   /* policy halt: a member's device is not verified */
-};
 /* Say what is missing before a message can be sent to a room, and write the request for it. Adds
  * steps to the unit for MXCLIENT_NEED_SHARE alone. TR_EACCES: not a member. TR_ENOMEM. */
 int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, int64_t now_ms,
@@ -57,6 +48,9 @@ int mxclient_send_claimed(struct mxclient *client, const struct mxclient_room *r
 /* Take the outcome of the request that shares: MXCLIENT_DONE or MXCLIENT_REFUSED. */
 void mxclient_send_shared(struct mxclient *client, const struct mxclient_room *room,
     enum mxclient_verdict verdict, struct sql_unit *unit);
+
+/* Forget that a device has the keys of any room: it lost them, or its session was wedged. */
+void mxclient_send_forget(struct mxclient *client, struct mxclient_place place);
 
 /* A message for a room. */
 struct mxclient_message {

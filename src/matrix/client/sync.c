@@ -195,8 +195,8 @@ static void sync_take_gap(
     sync->news.gaps++;
 }
 
-/* Everyone in an encrypted room is tracked, so that its devices are known before we send. */
-static int sync_track_members(struct sync *sync, const struct mxclient_room *room)
+int mxclient_sync_track(
+    struct mxclient *client, const struct mxclient_room *room, struct sql_unit *unit)
 {
     int rc = 0;
 
@@ -205,8 +205,7 @@ static int sync_track_members(struct sync *sync, const struct mxclient_room *roo
             (const struct mxclient_member *)room->members.entries[i];
 
         if (member->membership != MXCLIENT_LEFT)
-            rc = mxclient_devices_track(
-                &sync->client->devices, mxclient_id(&member->entry), sync->unit);
+            rc = mxclient_devices_track(&client->devices, mxclient_id(&member->entry), unit);
     }
     return rc;
 }
@@ -238,7 +237,7 @@ static int sync_take_room(struct sync *sync, struct span room_id, const struct j
     mxclient_room_put(room, sync->unit);
     if (rc == 0 && is_limited)
         sync_take_gap(sync, room, timeline);
-    return rc == 0 ? sync_track_members(sync, room) : rc;
+    return rc == 0 ? mxclient_sync_track(sync->client, room, sync->unit) : rc;
 }
 
 static int sync_take_rooms(

@@ -25,6 +25,10 @@ enum {
 void mxclient_sync_request(
     const struct mxclient *client, bool is_first, struct mxclient_request *request);
 
+/* Track the devices of everyone in an encrypted room, after its members were read. TR_ENOMEM. */
+int mxclient_sync_track(
+    struct mxclient *client, const struct mxclient_room *room, struct sql_unit *unit);
+
 struct mxclient_sync_news {
     uint64_t pause_ms; /* before the next request; 0: none */
     uint32_t events;   /* received events in the unit */

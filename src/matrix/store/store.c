@@ -15,6 +15,7 @@ struct mxstore_table {
     bool replaces; /* storing a row that is there changes it: exactly one row changes */
     struct sql_statement put;
     struct sql_statement get;
+    struct sql_statement all;
 };
 
 /* ---- texts ------------------------------------------------------------------------------------ */
@@ -45,8 +46,9 @@ struct mxstore_table {
 #define COLUMNS(list, noun) static const uint8_t noun##_columns[] = { list(TYPE, TYPE) };
 MXSTORE_ROWS(COLUMNS)
 MXSTORE_VIEWS(COLUMNS)
-#define TABLE(list, noun)                                                                          \
+#define VIEW(list, noun)                                                                           \
     .columns = noun##_columns, .count = sizeof noun##_columns, .size = sizeof(struct mxstore_##noun)
+#define TABLE(list, noun) VIEW(list, noun), .all.text = SELECT(list, #noun) " ORDER BY 1, 2"
 
 /* clang-format off */
 static const struct mxstore_table tables[MXSTORE_KINDS] = {
@@ -135,11 +137,11 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
         .get.text = SELECT(MXSTORE_VERIFICATION, "verification") " WHERE transaction_id = $1",
     },
     [MXSTORE_IS_token] = {
-        TABLE(MXSTORE_TOKEN, token),
+        VIEW(MXSTORE_TOKEN, token),
         .get.text = SELECT(MXSTORE_TOKEN, "session") " WHERE CAST($1 AS TEXT) IS NOT NULL",
     },
     [MXSTORE_IS_cursor] = {
-        TABLE(MXSTORE_CURSOR, cursor),
+        VIEW(MXSTORE_CURSOR, cursor),
         .get.text = SELECT(MXSTORE_CURSOR, "room") " WHERE room_id = $1",
     },
 };
@@ -182,6 +184,13 @@ void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key)
     tr_assert(kind < MXSTORE_KINDS);
     sql_unit_step(unit, &tables[kind].get, SQL_ROWS_ANY);
     sql_unit_text(unit, key);
+}
+
+void mxstore_list(struct sql_unit *unit, enum mxstore_kind kind)
+{
+    tr_assert(kind < MXSTORE_KINDS);
+    tr_assert(tables[kind].all.text != NULL);
+    sql_unit_step(unit, &tables[kind].all, SQL_ROWS_ANY);
 }
 
 void mxstore_row(

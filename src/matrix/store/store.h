@@ -201,6 +201,8 @@ void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row)
 /* Add the step that reads the row with this key, or, of a key of two parts, all rows with its first
  * part. For a session and its token the key is ignored. */
 void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key);
+/* Add the step that reads all rows of a kind, but of cursors and tokens, in the order of their keys. */
+void mxstore_list(struct sql_unit *unit, enum mxstore_kind kind);
 /* Add the step that reads the held events of a room, the oldest first. */
 void mxstore_get_held(struct sql_unit *unit, struct span room_id);
 /* Add the step that reads the largest seq of an event, one integer; 0 without events. */

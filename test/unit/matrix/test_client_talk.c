@@ -129,7 +129,12 @@ static enum mxclient_need prepare(struct engine *engine)
         CHECK_EQ_INT(
             mxclient_send_prepare(&engine->client, room, engine->now_ms, unit, &need, &request), 0);
         commit(engine, unit);
-        if (need == MXCLIENT_NEED_QUERY)
+        if (need == MXCLIENT_NEED_MEMBERS) {
+            mxclient_room_members_request(
+                room, mxclient_span(&engine->client.next_batch), &request);
+            (void)ask(engine, &request);
+            CHECK_EQ_INT(mxclient_room_take_members(room, json_root(&engine->doc)), 0);
+        } else if (need == MXCLIENT_NEED_QUERY)
             query(engine);
         else if (need == MXCLIENT_NEED_CLAIM) {
             (void)ask(engine, &request);
@@ -445,5 +450,144 @@ TEST(talk, a_device_without_keys_to_claim_does_not_stop_the_send)
     sync_once(&talk.bob);
     check_not_got(&talk.bob, 2, MXSTORE_HELD, MX_EINDEX); /* before the index of the key */
     check_got(&talk.bob, 3, "but this");
+    talk_fini(&talk);
+}
+
+/* ---- wedged sessions -------------------------------------------------------------------------- */
+
+/* Replace wedged sessions; return the number of requests. */
+static int unwedge(struct engine *engine)
+{
+    struct mxclient_request request;
+    enum mxclient_need need;
+
+    for (int i = 0; i < 10; i++) {
+        struct sql_unit *unit = sql_unit_create(0);
+
+        CHECK_EQ_INT(
+            mxclient_unwedge_prepare(&engine->client, engine->now_ms, unit, &need, &request), 0);
+        commit(engine, unit);
+        if (need == MXCLIENT_NEED_NOTHING)
+            return i;
+        (void)ask(engine, &request);
+        if (need == MXCLIENT_NEED_CLAIM)
+            CHECK_EQ_INT(
+                mxclient_unwedge_claimed(&engine->client, json_root(&engine->doc), engine->now_ms),
+                0);
+    }
+    CHECK_MSG(false, "a session stays wedged: need %d", need);
+    return -1;
+}
+
+TEST(talk, a_lost_olm_session_is_replaced_and_the_key_shared_again)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "first");
+    sync_once(&talk.bob);
+    /* Bob loses his sessions, and ada starts another room session. */
+    mxclient_index_fini(&talk.bob.client.peers, mxclient_peer_fini);
+    mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->must_rotate = true;
+    send_text(&talk.ada, "lost");
+    sync_once(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.undecrypted, 1);
+    check_not_got(&talk.bob, 2, MXSTORE_HELD, MX_ESESSION);
+    CHECK_EQ_INT(unwedge(&talk.bob), 2); /* a claim and a dummy */
+    CHECK_EQ_INT(unwedge(&talk.bob), 0);
+    sync_once(&talk.ada);
+    CHECK_EQ_U64(talk.ada.client.undecrypted, 0);
+    send_text(&talk.ada, "found");
+    sync_once(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.undecrypted, 1);
+    check_got(&talk.bob, 3, "found");
+    talk_fini(&talk);
+}
+
+TEST(talk, a_device_is_unwedged_once_an_hour)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    for (int i = 0; i < 3; i++) {
+        int wanted = i == 1 ? 0 : 2;
+
+        mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->must_rotate = true;
+        mxclient_index_fini(&talk.ada.client.peers, mxclient_peer_fini);
+        send_text(&talk.ada, "a secret");
+        if (talk.bob.device->inbox.size > 0) { /* break the message */
+            char *at =
+                memmem(talk.bob.device->inbox.bytes, talk.bob.device->inbox.size, "\"body\":\"", 8);
+
+            CHECK(at != NULL);
+            memcpy(at + 100, "AAAAAAAAAAAAAAAA", 16);
+        }
+        talk.bob.now_ms += i == 2 ? MXCLIENT_UNWEDGE_MS : 0;
+        sync_once(&talk.bob);
+        CHECK_EQ_U64(talk.bob.client.undecrypted, i + 1);
+        CHECK_EQ_INT(unwedge(&talk.bob), wanted);
+    }
+    talk_fini(&talk);
+}
+
+/* ---- restart ---------------------------------------------------------------------------------- */
+
+static void restart(struct engine *engine)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxclient_fini(&engine->client);
+    engine->client = (struct mxclient){ .policy = MXCLIENT_SHARE_ALL };
+    mxclient_session_init(&engine->client.session, mx_stage_random(), &mx_client_key);
+    mxclient_load_read(unit);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    CHECK_EQ_INT(mxclient_load(&engine->client, unit, engine->now_ms), 0);
+    sql_unit_destroy(unit);
+}
+
+TEST(talk, both_restart_between_all_steps_and_lose_nothing)
+{
+    struct talk talk;
+    char text[20];
+
+    talk_init(&talk);
+    for (int i = 1; i <= 12; i++) {
+        struct engine *from = i % 2 == 0 ? &talk.ada : &talk.bob;
+        struct engine *to = i % 2 == 0 ? &talk.bob : &talk.ada;
+
+        restart(from);
+        snprintf(text, sizeof text, "message %d", i);
+        send_text(from, text);
+        restart(to);
+        sync_once(to);
+        check_got(to, i, text);
+    }
+    CHECK_EQ_U64(talk.ada.client.undecrypted + talk.bob.client.undecrypted, 0);
+    talk_fini(&talk);
+}
+
+TEST(talk, an_answer_taken_again_after_a_crash_loses_no_key)
+{
+    struct talk talk;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_request request;
+    struct buffer inbox = { 0 };
+
+    talk_init(&talk);
+    send_text(&talk.ada, "hello");
+    (void)buffer_span(&inbox, mx_homeserver_text(&talk.bob.device->inbox));
+    /* Bob takes the answer and dies before the COMMIT; the server sends the same again. */
+    mxclient_sync_request(&talk.bob.client, false, &request);
+    (void)ask(&talk.bob, &request);
+    CHECK_EQ_INT(mxclient_sync_take(&talk.bob.client, json_root(&talk.bob.doc), talk.bob.now_ms,
+                     5000, unit, &talk.bob.news),
+        0);
+    sql_unit_destroy(unit);
+    restart(&talk.bob);
+    buffer_free(&talk.bob.device->inbox);
+    talk.bob.device->inbox = inbox;
+    talk.bob.device->seen = 0;
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "hello");
     talk_fini(&talk);
 }

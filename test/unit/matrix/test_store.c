@@ -100,6 +100,13 @@ static struct span next_text(void)
         mxstore_row(unit, 0, 0, MXSTORE_IS_##noun, &back);                                         \
         list(SAME, SAME);                                                                          \
         sql_unit_destroy(unit);                                                                    \
+        unit = sql_unit_create(0);                                                                 \
+        mxstore_list(unit, MXSTORE_IS_##noun);                                                     \
+        CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);                                           \
+        CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);                                                   \
+        mxstore_row(unit, 0, 0, MXSTORE_IS_##noun, &back);                                         \
+        list(SAME, SAME);                                                                          \
+        sql_unit_destroy(unit);                                                                    \
     }
 
 TEST(store, every_row_comes_back_as_it_was)

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages to a device: each check of their plaintext, and room keys that are not worth keeping. */
+#include "base/alloc.h"
+#include "matrix/client/megolm.h"
+#include "matrix/client/olm.h"
+#include "matrix/client/sync.h"
+#include "mx_client.h"
+
+/* Bob's client, and ada's device as bare crypto. */
+struct olm_stage {
+    struct mxclient bob;
+    struct mxclient_session ada;
+    struct mx_olm *to_bob;
+    struct mx_outbound *outbound;
+    struct sql_unit *unit; /* the steps are not run */
+    struct buffer own_keys;
+    char session_id[MX_SESSION_ID_CHARS + 1];
+};
+
+static void olm_stage_init(struct olm_stage *stage, bool knows_ada)
+{
+    struct mxclient_outcome done = { .verdict = MXCLIENT_DONE };
+    struct mxclient_request request;
+    struct mx_one_time_key key;
+    struct buffer answer = { 0 };
+    struct json_doc doc = { 0 };
+
+    *stage = (struct olm_stage){ .unit = sql_unit_create(0) };
+    mx_client_discover(&stage->bob.session);
+    CHECK_EQ_INT(mx_client_login(&stage->bob.session, "@bob:y", "", 0), 0);
+    mxclient_start(&stage->bob);
+    mx_client_discover(&stage->ada);
+    CHECK_EQ_INT(mx_client_login(&stage->ada, "@ada:x", "", 0), 0);
+    CHECK_EQ_INT(mxclient_keys_device(&stage->ada, &stage->own_keys), 0);
+    CHECK_EQ_INT(mx_account_add_one_time_keys(stage->bob.session.account, 1, mx_stage_random()), 0);
+    CHECK(mx_account_one_time_key_at(stage->bob.session.account, 0, &key));
+    CHECK_EQ_INT(mx_olm_create_outbound(stage->ada.account,
+                     mx_account_identity_key(stage->bob.session.account), &key.key,
+                     mx_stage_random(), &stage->to_bob),
+        0);
+    CHECK_EQ_INT(mx_outbound_create(mx_stage_random(), &stage->outbound), 0);
+    mx_outbound_id(stage->outbound, stage->session_id);
+    if (!knows_ada)
+        return;
+    CHECK_EQ_INT(mxclient_devices_track(&stage->bob.devices, SPAN("@ada:x"), stage->unit), 0);
+    CHECK(mxclient_devices_query(&stage->bob.devices, 0, &request));
+    mxclient_request_fini(&request);
+    (void)buffer_format(&answer, "{\"device_keys\":{\"@ada:x\":{\"%.*s\":%.*s}}}",
+        (int)stage->ada.device_id.size, stage->ada.device_id.bytes, (int)stage->own_keys.size,
+        stage->own_keys.bytes);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&answer), 0), 0);
+    CHECK_EQ_INT(
+        mxclient_devices_answered(&stage->bob.devices, &done, json_root(&doc), 0, stage->unit), 0);
+    json_doc_free(&doc);
+    buffer_free(&answer);
+}
+
+static void olm_stage_fini(struct olm_stage *stage)
+{
+    mxclient_fini(&stage->bob);
+    mxclient_session_fini(&stage->ada);
+    mx_olm_destroy(stage->to_bob);
+    mx_outbound_destroy(stage->outbound);
+    sql_unit_destroy(stage->unit);
+    buffer_free(&stage->own_keys);
+}
+
+/* What a message says; NULL members are what an honest ada says. */
+struct claim {
+    const char *type;
+    const char *sender;       /* of the event */
+    const char *inner_sender; /* of the plaintext */
+    const char *recipient;
+    const char *recipient_key; /* instead of bob's */
+    const char *signing_key;   /* instead of ada's */
+    const char *device_keys;   /* JSON; "" leaves them out */
+    const char *content;       /* JSON; the key of the room by default */
+    const char *sender_key;    /* of the event */
+};
+
+/* Write the content of a room key with this session id. */
+static void put_room_key(struct olm_stage *stage, const char *session_id, struct buffer *out)
+{
+    struct buffer key = { 0 };
+
+    CHECK_EQ_INT(mx_outbound_key(stage->outbound, &key), 0);
+    (void)buffer_format(out,
+        "{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"room_id\":\"!r:x\",\"session_id\":\"%s\","
+        "\"session_key\":\"%.*s\"}",
+        session_id, (int)key.size, key.bytes);
+    buffer_free(&key);
+}
+
+static void put_plaintext(struct olm_stage *stage, const struct claim *claim, struct buffer *out)
+{
+    char ours[MX_KEY_CHARS + 1], theirs[MX_KEY_CHARS + 1];
+    struct buffer content = { 0 };
+
+    mx_key_text(mx_account_signing_key(stage->ada.account), ours);
+    mx_key_text(mx_account_signing_key(stage->bob.session.account), theirs);
+    if (claim->content == NULL)
+        put_room_key(stage, stage->session_id, &content);
+    else
+        (void)buffer_text(&content, claim->content);
+    (void)buffer_format(out,
+        "{\"type\":\"%s\",\"sender\":\"%s\",\"recipient\":\"%s\",\"recipient_keys\":{\"ed25519\":"
+        "\"%s\"},\"keys\":{\"ed25519\":\"%s\"},\"content\":%.*s",
+        claim->type == NULL ? "m.room_key" : claim->type,
+        claim->inner_sender == NULL ? "@ada:x" : claim->inner_sender,
+        claim->recipient == NULL ? "@bob:y" : claim->recipient,
+        claim->recipient_key == NULL ? theirs : claim->recipient_key,
+        claim->signing_key == NULL ? ours : claim->signing_key, (int)content.size, content.bytes);
+    if (claim->device_keys == NULL)
+        (void)buffer_format(
+            out, ",\"sender_device_keys\":%.*s", (int)stage->own_keys.size, stage->own_keys.bytes);
+    else if (claim->device_keys[0] != '\0')
+        (void)buffer_format(out, ",\"sender_device_keys\":%s", claim->device_keys);
+    (void)buffer_text(out, "}");
+    buffer_free(&content);
+}
+
+static uint64_t fault_at; /* 0, or the allocation that fails while bob takes a message */
+static uint64_t fault_count;
+
+/* Deliver the claim; returns what bob's client says. */
+static int deliver(struct olm_stage *stage, const struct claim *claim)
+{
+    char ours[MX_KEY_CHARS + 1], theirs[MX_KEY_CHARS + 1];
+    struct buffer plaintext = { 0 }, body = { 0 }, event = { 0 };
+    struct json_doc doc = { 0 };
+    enum mx_olm_type type;
+    int rc;
+
+    put_plaintext(stage, claim, &plaintext);
+    CHECK_EQ_INT(
+        mx_olm_encrypt(stage->to_bob, mx_stage_span(&plaintext), mx_stage_random(), &type, &body),
+        0);
+    mx_key_text(mx_account_identity_key(stage->ada.account), ours);
+    mx_key_text(mx_account_identity_key(stage->bob.session.account), theirs);
+    (void)buffer_format(&event,
+        "{\"type\":\"m.room.encrypted\",\"sender\":\"%s\",\"content\":{\"algorithm\":"
+        "\"m.olm.v1.curve25519-aes-sha2\",\"sender_key\":\"%s\",\"ciphertext\":{\"%s\":{\"type\":"
+        "%d,\"body\":\"%.*s\"}}}}",
+        claim->sender == NULL ? "@ada:x" : claim->sender,
+        claim->sender_key == NULL ? ours : claim->sender_key, theirs, (int)type, (int)body.size,
+        body.bytes);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&event), 0), 0);
+    (void)base_fault_countdown(fault_at, 1);
+    rc = mxclient_to_device_take(&stage->bob, json_root(&doc), 1000, stage->unit);
+    fault_count = base_fault_countdown(0, 0);
+    json_doc_free(&doc);
+    buffer_free(&plaintext);
+    buffer_free(&body);
+    buffer_free(&event);
+    return rc;
+}
+
+TEST(olm, an_honest_room_key_is_taken_from_a_known_and_an_unknown_device)
+{
+    for (int i = 0; i < 2; i++) {
+        struct olm_stage stage;
+
+        olm_stage_init(&stage, i == 1);
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+        CHECK_EQ_U64(stage.bob.inbounds.count, 1);
+        CHECK(stage.bob.is_account_changed); /* the one-time key is used up */
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ .device_keys = "" }), 0);
+        CHECK_EQ_U64(stage.bob.skipped, 1); /* an equal copy brings nothing */
+        CHECK_EQ_U64(stage.bob.undecrypted, 0);
+        olm_stage_fini(&stage);
+    }
+}
+
+#define OTHER_KEY "TA6kvVVdxFK91P81rCFqyp1iqS/jSI8a3cjzFTXnuBM"
+
+TEST(olm, a_message_that_fails_one_check_brings_nothing)
+{
+    static const struct claim claims[] = {
+        { .sender = "@eve:z" },
+        { .inner_sender = "@eve:z" },
+        { .sender = "@eve:z", .inner_sender = "@eve:z" }, /* ada's device keys, another user */
+        { .recipient = "@eve:z" },
+        { .recipient_key = OTHER_KEY },
+        { .recipient_key = "" },
+        { .signing_key = OTHER_KEY },
+        { .signing_key = OTHER_KEY, .device_keys = "" },
+        { .device_keys = "{}" },
+        { .device_keys = "null" },
+        { .device_keys = "{\"user_id\":\"@ada:x\",\"device_id\":\"D\",\"keys\":{}}" },
+        { .type = "m.forwarded_room_key" }, /* nobody asked, and it is no device of ours */
+        { .type = "m.unknown" },
+        { .content = "{}" },
+        { .content = "[]" },
+        { .content = "{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"room_id\":\"!r:x\",\"session_id\":"
+                     "\"x\",\"session_key\":\"AgAAAA\"}" },
+    };
+
+    for (size_t i = 0; i < sizeof claims / sizeof claims[0]; i++) {
+        struct olm_stage stage;
+
+        olm_stage_init(&stage, true);
+        CHECK_EQ_INT(deliver(&stage, &claims[i]), 0);
+        CHECK_MSG(stage.bob.inbounds.count == 0, "claim %zu brought a key", i);
+        CHECK_MSG(stage.bob.skipped == 1, "claim %zu was not counted", i);
+        /* The session has moved on and works. */
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+        CHECK_EQ_U64(stage.bob.inbounds.count, 1);
+        olm_stage_fini(&stage);
+    }
+}
+
+TEST(olm, a_session_under_another_id_or_from_another_device_is_refused)
+{
+    struct olm_stage stage;
+    struct buffer content = { 0 };
+    struct mxclient_inbound *known;
+
+    olm_stage_init(&stage, true);
+    put_room_key(&stage, "another", &content);
+    (void)buffer_append(&content, "", 1);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ .content = content.bytes }), 0);
+    CHECK_EQ_U64(stage.bob.inbounds.count, 0);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    known = (struct mxclient_inbound *)stage.bob.inbounds.entries[0];
+    CHECK(mx_key_equal(&known->sender_key, mx_account_identity_key(stage.ada.account)));
+    buffer_free(&content);
+    olm_stage_fini(&stage);
+}
+
+TEST(olm, hostile_events_are_skipped)
+{
+    static const char *const events[] = { "null", "7", "{}", "{\"type\":7}",
+        "{\"type\":\"m.room.encrypted\"}",
+        "{\"type\":\"m.room.encrypted\",\"sender\":\"@a:x\",\"content\":{\"algorithm\":"
+        "\"m.olm.v1.curve25519-aes-sha2\",\"sender_key\":\"AA\",\"ciphertext\":[]}}",
+        "{\"type\":\"m.room_key\",\"sender\":\"@a:x\",\"content\":{\"algorithm\":"
+        "\"m.megolm.v1.aes-sha2\"}}" };
+    struct olm_stage stage;
+
+    olm_stage_init(&stage, true);
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
+        struct json_doc doc = { 0 };
+
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(events[i]), 0), 0);
+        CHECK_EQ_INT(mxclient_to_device_take(&stage.bob, json_root(&doc), 1000, stage.unit), 0);
+        CHECK_EQ_U64(stage.bob.skipped, i + 1);
+        json_doc_free(&doc);
+    }
+    olm_stage_fini(&stage);
+}
+
+TEST(olm, another_sender_key_than_the_sessions_does_not_decrypt)
+{
+    struct olm_stage stage;
+
+    olm_stage_init(&stage, true);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ .sender_key = OTHER_KEY }), 0);
+    CHECK_EQ_U64(stage.bob.undecrypted, 1);
+    CHECK_EQ_U64(stage.bob.inbounds.count, 0);
+    CHECK(!stage.bob.is_account_changed);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    CHECK_EQ_U64(stage.bob.inbounds.count, 1);
+    olm_stage_fini(&stage);
+}
+
+TEST(olm, without_memory_a_message_is_taken_or_the_call_fails)
+{
+    for (fault_at = 1; fault_at == 1 || fault_count >= fault_at - 1; fault_at++) {
+        struct olm_stage stage;
+        int rc;
+
+        olm_stage_init(&stage, true);
+        rc = deliver(&stage, &(struct claim){ 0 });
+        CHECK_MSG(rc == 0 || rc == TR_ENOMEM, "fault %llu: %d", (unsigned long long)fault_at, rc);
+        olm_stage_fini(&stage);
+        CHECK(fault_at < 10000);
+    }
+}
+
+TEST(olm, without_memory_an_answer_is_taken_or_the_call_fails)
+{
+    bool is_done = false;
+
+    for (uint64_t n = 1; !is_done; n++) {
+        struct olm_stage stage;
+        struct json_doc doc = { 0 };
+        struct buffer event = { 0 };
+        struct mxclient_sync_news news;
+        struct sql_unit *unit;
+        int rc;
+
+        olm_stage_init(&stage, true);
+        (void)buffer_text(&event,
+            "{\"next_batch\":\"s1\",\"device_lists\":{\"changed\":[\"@ada:x\"]},"
+            "\"rooms\":{\"join\":{\"!r:x\":{\"state\":{\"events\":[{\"type\":\"m.room.member\","
+            "\"state_key\":\"@ada:x\",\"sender\":\"@ada:x\",\"content\":{\"membership\":\"join\"}}]"
+            "},"
+            "\"timeline\":{\"events\":[{\"event_id\":\"$1\",\"type\":\"m.x\",\"sender\":\"@ada:x\","
+            "\"content\":{}}]}}}}}");
+        CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&event), 0), 0);
+        unit = sql_unit_create(0);
+        base_fault_countdown(n, 1);
+        rc = mxclient_sync_take(&stage.bob, json_root(&doc), 1, 5000, unit, &news);
+        is_done = base_fault_countdown(0, 0) < n;
+        CHECK_MSG(rc == 0 || rc == TR_ENOMEM, "fault %llu: %d", (unsigned long long)n, rc);
+        sql_unit_destroy(unit);
+        json_doc_free(&doc);
+        buffer_free(&event);
+        olm_stage_fini(&stage);
+        CHECK(n < 10000);
+    }
+}

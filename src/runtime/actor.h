@@ -11,6 +11,7 @@
 #include <troupe/registry.h>
 #include <troupe/supervisor.h>
 
+#include "base/assert.h"
 #include "runtime/ext.h"
 #include "runtime/sync.h"
 
@@ -26,10 +27,12 @@ enum tr__verdict { VERDICT_GO, VERDICT_GONE };
 
 static inline void *tr__self_of(struct tr_box *box)
 {
-    void *self = box->state;
+    void *state = box->state, *self = state;
 
-    if (unlikely(tr__get(box->status) & STATUS_POINTER))
-        memcpy(&self, box->state, sizeof self);
+    if (unlikely(tr__get(box->status) & STATUS_POINTER)) {
+        tr_assert(state != NULL);
+        memcpy(&self, state, sizeof self);
+    }
     return self;
 }
 

@@ -243,6 +243,7 @@ struct field_value field_of_cell(
 
 static struct field_value row_get(const struct field_source *source, const struct field *field)
 {
+    tr_assert(source->list != NULL); /* field_put_rows writes a list alone */
     return field_of_cell(source->data, field, source->list->step, source->row);
 }
 

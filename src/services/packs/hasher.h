@@ -96,7 +96,7 @@ struct hash_job {
 struct hash_job *hash_job_create(const struct hash_file *file, const struct hash_source *source,
     const struct tr_env *env, _Atomic uint32_t *alive);
 struct hash_job *hash_job_ref(struct hash_job *job);
-void hash_job_unref(void *job);
+void hash_job_unref(void *argument);
 /* Run the work, on the blocking pool. Returns enum pack_verdict. */
 int hash_job_run(void *argument);
 

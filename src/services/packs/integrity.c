@@ -175,16 +175,18 @@ static int view_publish(struct cache *cache, struct pinned_file *added)
 /* Void the first file that was not used since the hand passed it. If all are in use, void any. */
 static void view_evict(struct cache *cache, const struct view *view)
 {
-    uint32_t looks = 0, size = view->mask + 1;
+    uint32_t looks = 0;
 
+    tr_assert(view != NULL);
     for (;; cache->hand++) {
         struct pinned_file *pinned = view->slots[cache->hand & view->mask];
 
-        tr_assert(++looks <= 3 * size); /* the view has a file that is not void */
+        looks++;
+        tr_assert(looks <= 3 * (view->mask + 1)); /* the view has a file that is not void */
         if (pinned == NULL || is_void(pinned))
             continue;
         if (atomic_exchange_explicit(&pinned->is_used, 0, memory_order_relaxed) != 0 &&
-            looks <= 2 * size)
+            looks <= 2 * (view->mask + 1))
             continue;
         pinned_void(pinned);
         return;

@@ -66,7 +66,7 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
 enum objects_folder { OBJECTS_COMPLETE, OBJECTS_INCOMING, OBJECTS_FOLDERS };
 typedef int (*objects_each_fn)(void *data, const char *name, uint64_t size);
 int objects_each(
-    const struct objects *objects, enum objects_folder folder, objects_each_fn each, void *data);
+    const struct objects *objects, enum objects_folder which, objects_each_fn each, void *data);
 
 /* The name of the object with this digest. */
 void object_name(const uint8_t sha256[32], char ret_name[OBJECT_NAME_CHARS + 1]);

@@ -49,9 +49,9 @@ enum transfer_refusal transfer_start(struct transfers *transfers,
 /* Note how many bytes were sent. Returns false if the transfer was cancelled, or its file changed. A
  * transfer that has to wait for its client is listed from then on; one that never waits is over
  * before it could be read. This and transfer_stop are callbacks of http_sending. */
-bool transfer_progress(void *transfer, uint64_t sent, bool is_waiting);
+bool transfer_progress(void *data, uint64_t sent, bool is_waiting);
 /* Give the leases back and drop the transfer. `sent` is the final number of bytes. Any thread. */
-void transfer_stop(void *transfer, uint64_t sent);
+void transfer_stop(void *data, uint64_t sent);
 
 /* ---- the list ------------------------------------------------------------------------------- */
 

@@ -425,9 +425,8 @@ TEST(single_flight, a_computation_that_nobody_waits_for_is_cancelled_once)
     struct flight_test test;
     uint32_t other, last;
 
-    begin(&test,
-        (struct tr_single_flight_options){
-            .cancel = note_cancel, .data = &cancels, .kept_max = 10 });
+    begin(&test, (struct tr_single_flight_options){
+                     .cancel = note_cancel, .data = &cancels, .kept_max = 10 });
     other = ask(&test, "other");
     test.timeout_ns = 10 * MS;
     ask(&test, "k");

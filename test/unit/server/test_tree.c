@@ -204,8 +204,8 @@ TEST_LONG(tree, each_actor_that_is_killed_comes_back_and_the_server_serves, 120)
 {
     static const char *const expected[] = { "http listener", "watchdog", "trace-exporter",
         "sql-probe", "sql-writer", "sql-reader", "http_client", "auth_verifier", "sessions",
-        "delivery_direct", "delivery_push", "delivery_retention",
-        "packs_catalogue", "packs_uploads" };
+        "delivery_direct", "delivery_push", "delivery_retention", "packs_catalogue",
+        "packs_uploads" };
     struct listing listing = { .count = 0 }, done = { .count = 0 };
     struct tr_system_stats stats;
     struct site site;

@@ -124,6 +124,7 @@ static void read_mls(struct api_body *body)
     if (scratch != NULL && is_query_good && members.failed == 0)
         body->act->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
     if (body->act->body != NULL) {
+        tr_assert(members.bytes != NULL); /* {} at least */
         memcpy(body->act->body, raw.at, raw.size);
         text.at = memcpy(body->act->body + raw.size, members.bytes, members.size);
         text.size = members.size;

@@ -77,7 +77,7 @@ static void pack_text(struct packer *packer, struct span *span)
 {
     if (packer->is_reading)
         span->at = (const char *)packer->bytes + packer->size;
-    else if (packer->bytes != NULL && span->size > 0)
+    else if (packer->bytes != NULL && span->at != NULL)
         memcpy(packer->bytes + packer->size, span->at, span->size);
     packer->size += span->size;
 }

@@ -59,16 +59,18 @@ static int put_welcome_bytes(
     struct import_convo *convo, struct span bytes, int64_t created_ms, uint64_t join_seq)
 {
     unsigned char hash[32];
+    int64_t part = convo->welcome_part;
 
     crypto_sha256(bytes.at, bytes.size, hash);
-    if (convo->welcome_part > 0 && memcmp(hash, convo->welcome_hash, sizeof hash) == 0 &&
+    if (part > 0 && memcmp(hash, convo->welcome_hash, sizeof hash) == 0 &&
         convo->welcome_seq >= join_seq)
         return 0;
     memcpy(convo->welcome_hash, hash, sizeof hash);
     convo->welcome_seq = join_seq;
+    convo->welcome_part++;
     return import_step(convo->run, &import_put_welcome, 1,
-        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq),
-            VALUE_INT(convo->welcome_part++), VALUE_BYTES(bytes), VALUE_INT(created_ms)));
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq), VALUE_INT(part),
+            VALUE_BYTES(bytes), VALUE_INT(created_ms)));
 }
 
 static int on_welcome(void *data, const struct pg_result *row)

@@ -1,5 +1,5 @@
 # A facade over meson, ninja and the scripts in tools/. `make help` lists what there is.
-# `run`, `tour`, `test`, `test-long`, `ci` and the benchmarks beside other programs install packages,
+# `run`, `tour`, `test`, `test-long`, `ci`, `matrix*` and the benchmarks beside other programs install packages,
 # and those only what is missing: tools/install-deps.sh has the list. Nothing else does.
 MAKEFLAGS += --no-print-directory
 
@@ -13,8 +13,9 @@ W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask ask
 	work-pingpong64 work-ring64 work-big
 
 .DEFAULT_GOAL = debug
-.PHONY: debug release run tour test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
-	bench bench-race bench-delivery bench-peers bench-chassis bench-packs bench-matrix lint format ci install clean help deps-build deps-test
+.PHONY: debug release run tour test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz matrix \
+	bench bench-race bench-delivery bench-peers bench-chassis bench-packs bench-matrix \
+	lint format ci install clean help matrix-homeserver deps-build deps-test deps-matrix
 
 ## make              debug build, in build/debug
 debug:
@@ -45,7 +46,7 @@ test: deps-test
 	@$(SUITES) test
 
 ## make test-long    the same with the big numbers, for hours; SEEDS=n a scenario
-test-long: deps-test
+test-long: deps-test deps-matrix
 	@$(SUITES) long
 
 ## make unit         unit tests of the debug build
@@ -58,6 +59,15 @@ test-long: deps-test
 ## make oracle       our parsers beside packaged ones
 unit asan tsan clang spin mutants integration oracle:
 	@$(SUITES) $@
+
+## make matrix       real Matrix clients through a real Synapse, which is unpacked at the first run
+matrix: deps-matrix
+	@$(SUITES) $@
+
+## make matrix-homeserver  that Synapse in the foreground, with the users ada and bob; its address is in build/matrix/url
+matrix-homeserver:
+	@tools/install-deps.sh homeserver
+	@exec $(PYTHON) tools/matrix_homeserver.py $(ARGS)
 
 ## make fuzz         libFuzzer, a minute a target; TARGET="json http" chooses, SECONDS=n
 fuzz:
@@ -136,3 +146,6 @@ deps-build:
 
 deps-test:
 	@tools/install-deps.sh build test
+
+deps-matrix:
+	@for group in homeserver nio; do tools/install-deps.sh $$group || echo "going on without what is missing"; done

@@ -51,7 +51,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("-n", type=int, default=30, help="requests of each kind (30)")
     count = parser.parse_args().n
-    mls_clients.install()
+    node = mls_clients.install()
     with tempfile.TemporaryDirectory() as folder:
         shim, path = os.path.join(folder, "count_calls.so"), os.path.join(folder, "counts")
         subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2", "-o", shim,
@@ -62,7 +62,7 @@ def main():
         moments = [counters.read() for _ in range(10)]
         idle = [statistics.median(column) for column in zip(*(
             [after - before for before, after in zip(*pair)] for pair in zip(moments, moments[1:])))]
-        with subprocess.Popen(["node", "--no-warnings", os.path.join(mls_clients.CLIENTS, "cost.mjs"),
+        with subprocess.Popen([node, "--no-warnings", os.path.join(mls_clients.CLIENTS, "cost.mjs"),
                                "http://" + server.public, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               text=True, bufsize=1) as client:
             measure(counters, client, kinds, idle)

@@ -5,6 +5,7 @@
 #   build    compile the library and the programs, run them
 #   test     the test suites and lint
 #   bench    what the benchmarks compare with
+#   homeserver, nio   the Matrix homeserver and the client of test/matrix that are Debian's; not all releases have them
 #
 # When nothing is missing, nothing is called and no rights are needed. Otherwise the missing packages
 # are printed; on a terminal it asks before it installs them, elsewhere it installs them at once.
@@ -15,6 +16,8 @@ build="$library curl libcurl4-openssl-dev libinih-dev libnghttp2-dev libpq-dev l
     libsodium-dev libsqlite3-dev libssl-dev libwslay-dev node-llhttp libzstd-dev zlib1g-dev"
 test="aria2 chromium clang clang-format clang-tidy g++ git libcbor-dev libcjson-dev libclang-rt-14-dev libolm-dev libsimdjson-dev
     libuv1-dev nghttp2-client openssl patch postgresql-15 prometheus slowhttptest spin sqlite3"
+homeserver="mmdebstrap"
+nio="python3-matrix-nio python3-olm"
 bench="g++ libolm-dev nginx-light wrk libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
 
 list=no
@@ -29,14 +32,16 @@ for group in "$@"; do
     build) wanted="$wanted $build" ;;
     test) wanted="$wanted $test" ;;
     bench) wanted="$wanted $bench" ;;
+    homeserver) wanted="$wanted $homeserver" ;;
+    nio) wanted="$wanted $nio" ;;
     *)
-        echo "tools/install-deps.sh: no group is called '$group' (library, build, test, bench)" >&2
+        echo "tools/install-deps.sh: no group is called '$group' (library, build, test, bench, homeserver, nio)" >&2
         exit 2
         ;;
     esac
 done
 if [ -z "$wanted" ]; then
-    echo "usage: tools/install-deps.sh [--list] library|build|test|bench..." >&2
+    echo "usage: tools/install-deps.sh [--list] library|build|test|bench|homeserver|nio..." >&2
     exit 2
 fi
 if [ $list = yes ]; then

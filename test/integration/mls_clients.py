@@ -6,23 +6,22 @@ The clients are in test/clients. Their packages go to build/clients, once; witho
 skipped. What they do most is done once more with public handshakes, on a server in assisted mode. On the command line:
 databases and parts of scenarios' names, of the first run alone. TROUPE_RACE_S is how long the race lasts on each
 database: a minute, and half an hour in the long run."""
-import fcntl
 import glob
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
 # pylint: disable=wrong-import-position,import-error
+import npm
+from npm import Skip
 from serving import FAST, LIMIT_S, LONG, ROOT, TROUPE, Postgres, Server, environment
 
 SOURCE = os.path.join(ROOT, "test/clients")
 CHAT = os.path.join(ROOT, "examples/chat")
 CLIENTS = os.path.join(ROOT, "build/clients")
-NODE_MAJOR = 20
 # What members do in a group whose handshakes are public, on a server that wants them so.
 ASSISTED = ["two clients create, add, join", "of two commits for one epoch one wins", "a late joiner replays",
             "a removed member sees the commit", "comes back by a new Welcome", "comes back by a resync",
@@ -30,47 +29,19 @@ ASSISTED = ["two clients create, add, join", "of two commits for one epoch one w
 RACE_S = int(os.environ.get("TROUPE_RACE_S") or (1800 if LONG else 60))
 
 
-class Skip(Exception):
-    pass
-
-
 def install():
     """The packages, and copies of the programs beside them, where node looks for packages."""
     if not os.access(TROUPE, os.X_OK):
         raise Skip(f"there is no {TROUPE}: run make release")
-    for program in ("node", "npm"):
-        if not shutil.which(program):
-            raise Skip(f"{program} is not installed")
-    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    if int(re.match(r"v(\d+)", version).group(1)) < NODE_MAJOR:
-        raise Skip(f"node {NODE_MAJOR} or later is needed, this is {version}")
-    os.makedirs(CLIENTS, exist_ok=True)
-    with open(os.path.join(CLIENTS, ".lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for path in [*glob.glob(SOURCE + "/*.mjs"), *glob.glob(CHAT + "/*.mjs"), SOURCE + "/.npmrc"]:
-            shutil.copy(path, CLIENTS)
-        with open(os.path.join(SOURCE, "package.json"), encoding="utf-8") as file:
-            wanted = file.read()
-        installed = os.path.join(CLIENTS, "package.json")
-        if os.path.exists(installed + ".done"):
-            with open(installed + ".done", encoding="utf-8") as file:
-                if file.read() == wanted:
-                    return
-        shutil.copy(os.path.join(SOURCE, "package.json"), installed)
-        done = subprocess.run(["npm", "install", "--no-audit", "--no-fund"], cwd=CLIENTS, capture_output=True, text=True,
-                              check=False, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            print(done.stdout + done.stderr)
-            raise Skip("the npm packages of test/clients/package.json cannot be had")
-        with open(installed + ".done", "w", encoding="utf-8") as file:
-            file.write(wanted)
+    return npm.install(CLIENTS, SOURCE, [*glob.glob(SOURCE + "/*.mjs"), *glob.glob(CHAT + "/*.mjs")])
 
 
 class Bench:
     """A server on a database, and how many claims held, did not, or could not be looked at."""
 
-    def __init__(self, database, folder, is_assisted):
-        self.database, self.folder, self.counts = database, folder, {"ok": 0, "not ok": 0, "skip": 0}
+    def __init__(self, node, database, folder, is_assisted):
+        self.node, self.database, self.folder = node, database, folder
+        self.counts = {"ok": 0, "not ok": 0, "skip": 0}
         self.is_assisted = is_assisted
         self.options = ["--dev", "--set", "log.level=warn", *FAST]
         if is_assisted:
@@ -93,7 +64,7 @@ class Bench:
         self.server = Server(self.folder, *self.options, listen=self.server.public)
 
     def run_scenarios(self, names):
-        with subprocess.Popen(["node", "--experimental-websocket", "--no-warnings",
+        with subprocess.Popen([self.node, "--experimental-websocket", "--no-warnings",
                                os.path.join(CLIENTS, "scenarios.mjs"), "http://" + self.server.public, *names],
                               stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1,
                               env=environment(RACE_S=str(RACE_S), PUBLIC="1" if self.is_assisted else "")) as clients:
@@ -110,7 +81,7 @@ class Bench:
             self.say("not ok", f"the clients ended with status {clients.returncode}")
 
     def run_chat(self):
-        done = subprocess.run(["node", os.path.join(CLIENTS, "talk.mjs"), "http://" + self.server.public],
+        done = subprocess.run([self.node, os.path.join(CLIENTS, "talk.mjs"), "http://" + self.server.public],
                               capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
         good = (done.returncode == 0 and "bob reads:   Hello Bob!" in done.stdout and
                 "alice reads: Hello Alice!" in done.stdout)
@@ -126,10 +97,10 @@ class Bench:
             self.say("not ok", f"the server ends well: {error}")
 
 
-def run_on(database, names, is_assisted=False):
+def run_on(node, database, names, is_assisted=False):
     with tempfile.TemporaryDirectory(prefix="troupe-clients-") as folder:
         try:
-            bench = Bench(database, folder, is_assisted)
+            bench = Bench(node, database, folder, is_assisted)
             bench.run_scenarios(names)
             if not names:
                 bench.run_chat()
@@ -151,16 +122,16 @@ def run_on(database, names, is_assisted=False):
 
 def main():
     try:
-        install()
+        node = install()
     except Skip as reason:
         print(reason)
         return 77
     databases = ["sqlite", "postgresql"]
     names = [name for name in sys.argv[1:] if name not in databases]
     chosen = [name for name in databases if name in sys.argv[1:]] or databases
-    counts = [run_on(database, names) for database in chosen]
+    counts = [run_on(node, database, names) for database in chosen]
     if not names:
-        counts += [run_on(database, ASSISTED, is_assisted=True) for database in chosen]
+        counts += [run_on(node, database, ASSISTED, is_assisted=True) for database in chosen]
     passed, failed, skipped = (sum(count[key] for count in counts) for key in ("ok", "not ok", "skip"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed > 0 else 0

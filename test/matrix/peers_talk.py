@@ -1,0 +1,260 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The real parts that a Matrix engine is tested with, tested themselves: matrix-js-sdk and matrix-nio talk with each other,
+and with themselves, through a Synapse. Parts of cases' names on the command line choose some."""
+import hashlib
+import os
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+# pylint: disable=wrong-import-position,import-error
+import matrix_peers
+from matrix_peers import Peer, matrix_homeserver
+from serving import wait_until
+
+MESSAGES = 20
+SIZES = (0, 1, 100_000)
+KINDS = (("js", "nio"), ("nio", "js"), ("js", "js"), ("nio", "nio"))
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Pair:
+    """ada and bob, each by a client of some kind, in an encrypted room that ada makes."""
+
+    def __init__(self, server, folder, ada, bob):
+        self.server, self.folder, self.ada, self.bob = server, folder, ada, bob
+        self.room = None
+
+    @property
+    def directions(self):
+        return ((self.ada, self.bob), (self.bob, self.ada))
+
+
+def talk(sender, reader, room, text):
+    sender.call("send", roomId=room, text=text)
+    message = reader.wait("message", roomId=room, sender=sender.user_id)
+    assert message["content"]["body"] == text and message["encrypted"], message
+
+
+@case
+def both_log_in_and_meet_in_an_encrypted_room(pair):
+    for peer, user in ((pair.ada, "ada"), (pair.bob, "bob")):
+        assert peer.login(pair.server, user)["userId"] == f"@{user}:localhost"
+    pair.room = pair.ada.call("create_room", name="harness")["roomId"]
+    pair.ada.call("invite", roomId=pair.room, userId=pair.bob.user_id)
+    pair.bob.wait("member", roomId=pair.room, userId=pair.bob.user_id, membership="invite")
+    pair.bob.call("join", roomId=pair.room)
+    pair.ada.wait("member", roomId=pair.room, userId=pair.bob.user_id, membership="join")
+
+
+@case
+def each_reads_the_others_messages_in_order(pair):
+    for number in range(MESSAGES):
+        for sender, reader in pair.directions:
+            talk(sender, reader, pair.room, f"{number} from {sender.name}")
+
+
+@case
+def messages_that_are_sent_at_once_all_arrive(pair):
+    begun = [(peer, peer.begin("send", roomId=pair.room, text=f"burst {number}"))
+             for number in range(MESSAGES) for peer in (pair.ada, pair.bob)]
+    for peer, call in begun:
+        peer.end(call)
+    for sender, reader in pair.directions:
+        read = {reader.wait("message", sender=sender.user_id)["content"]["body"] for _ in range(MESSAGES)}
+        assert read == {f"burst {number}" for number in range(MESSAGES)}, read
+
+
+def show_sas(first, second, **more):
+    """Both see the same numbers; returns the transaction."""
+    transaction = first.call("verify", userId=second.user_id, deviceId=second.device_id, **more)["transactionId"]
+    asked = second.wait("verification_request", transactionId=transaction)
+    assert (asked["userId"], asked["deviceId"]) == (first.user_id, first.device_id), asked
+    second.call("accept", transactionId=transaction)
+    shown = [peer.wait("sas", transactionId=transaction) for peer in (first, second)]
+    assert shown[0]["decimals"] == shown[1]["decimals"] and len(shown[0]["decimals"]) == 3, shown
+    assert shown[0]["emoji"] == shown[1]["emoji"] and len(shown[0]["emoji"]) == 7, shown
+    return transaction
+
+
+def cancel_by(command, first, second, code):
+    transaction = show_sas(first, second)
+    first.call(command, transactionId=transaction)
+    for peer in (first, second):
+        assert peer.wait("cancelled", transactionId=transaction)["code"] == code
+    assert not first.has_verified(second) and not second.has_verified(first)
+
+
+@case
+def a_verification_that_one_cancels_verifies_nobody(pair):
+    for first, second in pair.directions:
+        cancel_by("cancel", first, second, "m.user")
+
+
+@case
+def numbers_that_differ_verify_nobody(pair):
+    for first, second in pair.directions:
+        cancel_by("mismatch", first, second, "m.mismatched_sas")
+
+
+def verify(first, second, **more):
+    transaction = show_sas(first, second, **more)
+    for peer in (first, second):
+        peer.call("confirm", transactionId=transaction)
+    for peer in (first, second):
+        peer.wait("verified", transactionId=transaction)
+    assert first.has_verified(second) and second.has_verified(first)
+
+
+@case
+def each_verifies_the_other(pair):
+    for first, second in pair.directions:
+        verify(first, second)
+
+
+@case
+def nio_verifies_as_before_there_were_requests(pair):
+    for first, second in pair.directions:
+        if first.kind == "nio":
+            verify(first, second, legacy=True)
+
+
+WITH_NIO = (nio_verifies_as_before_there_were_requests,)
+
+
+@case
+def attachments_arrive_whole(pair):
+    for sender, reader in pair.directions:
+        for size in SIZES:
+            path = os.path.join(pair.folder, "file")
+            data = os.urandom(size)
+            with open(path, "wb") as file:
+                file.write(data)
+            sender.call("attach", roomId=pair.room, path=path, name=f"{size}.bin")
+            message = reader.wait("message", roomId=pair.room, sender=sender.user_id)
+            got = reader.call("download", content=message["content"])
+            assert got["size"] == size and got["sha256"] == hashlib.sha256(data).hexdigest(), (size, got)
+
+
+@case
+def a_rotated_session_is_read(pair):
+    for sender, reader in pair.directions:
+        sender.call("rotate", roomId=pair.room)
+        talk(sender, reader, pair.room, "after the rotation")
+
+
+@case
+def a_device_that_comes_later_reads_what_follows(pair):
+    with Peer("js", pair.folder, "bob-later") as later:
+        later.login(pair.server, "bob")
+        wait_until(lambda: later.device_id in pair.ada.known_devices(later.user_id), "ada knows the device")
+        talk(pair.ada, pair.bob, pair.room, "to three devices")
+        assert later.wait("message", roomId=pair.room)["content"]["body"] == "to three devices"
+        later.wait("undecryptable", roomId=pair.room, sender=pair.bob.user_id)
+        later.call("logout")
+
+
+@case
+def a_device_that_logs_out_is_gone(pair):
+    pair.bob.call("logout")
+    wait_until(lambda: pair.bob.device_id not in pair.ada.known_devices(pair.bob.user_id), "ada knows that it is gone")
+    pair.ada.call("logout")
+
+
+# ---- one server with limits -----------------------------------------------------------------------------------------
+
+def limits_and_short_tokens_are_real(folder):
+    with matrix_peers.homeserver(os.path.join(folder, "limited"), rc_message={"per_second": 1, "burst_count": 3},
+                                 refreshable_access_token_lifetime="2s") as server, Peer("js", folder, "ada") as ada:
+        server.register("ada")
+        ada.login(server, "ada", refresh=True)
+        _, login = server.ask("POST", "/_matrix/client/v3/login", {
+            "type": "m.login.password", "identifier": {"type": "m.id.user", "user": "ada"},
+            "password": matrix_homeserver.PASSWORD, "refresh_token": True})
+
+        def ask(method, path, body=None, token=login["access_token"]):
+            return server.ask(method, "/_matrix/client/v3/" + path, body, token)
+        _, room = ask("POST", "createRoom", {})
+        sent = [ask("PUT", f"rooms/{room['room_id']}/send/m.room.message/{number}", {"msgtype": "m.text", "body": "x"})
+                for number in range(5)]
+        assert {status for status, _ in sent} == {200, 429}, sent
+        assert all(answer["retry_after_ms"] > 0 for status, answer in sent if status == 429), sent
+        wait_until(lambda: ask("GET", "account/whoami")[0] == 401, "the token has expired")
+        assert ask("GET", "account/whoami")[1]["soft_logout"]
+        status, fresh = ask("POST", "refresh", {"refresh_token": login["refresh_token"]})
+        assert status == 200 and ask("GET", "account/whoami", token=fresh["access_token"])[0] == 200
+        ada.call("create_room", name="with a token that has expired")
+        ada.wait("refreshed")
+
+
+# ---- the run --------------------------------------------------------------------------------------------------------
+
+class Verdicts:
+    def __init__(self, wanted):
+        self.wanted, self.passed, self.failed, self.skipped = wanted, 0, 0, 0
+
+    def run(self, function, subject, about):
+        """True if it held, or was not wanted."""
+        name, started = f"{about}: {function.__name__}", time.monotonic()
+        if self.wanted and not any(word in name for word in self.wanted) and function is not CASES[0]:
+            return True
+        try:
+            function(subject)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # it is the verdict
+            self.failed += 1
+            print(f"not ok - {name}: {type(error).__name__}: {error}", flush=True)
+            return False
+        self.passed += 1
+        print(f"ok - {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        return True
+
+    def skip(self, about, reason):
+        self.skipped += 1
+        print(f"ok - {about} # SKIP {reason}", flush=True)
+
+    def run_pair(self, server, folder, kinds):
+        """In order: the first case makes the room. If it fails, the others cannot run."""
+        about = " and ".join(kinds)
+        try:
+            with tempfile.TemporaryDirectory(dir=folder) as place, \
+                    Peer(kinds[0], place, "ada") as ada, Peer(kinds[1], place, "bob") as bob:
+                pair = Pair(server, place, ada, bob)
+                if self.run(CASES[0], pair, about):
+                    for function in CASES[1:]:
+                        if "nio" in kinds or function not in WITH_NIO:
+                            self.run(function, pair, about)
+        except matrix_peers.Skip as reason:
+            self.skip(about, reason)
+
+    def end(self):
+        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
+        return 1 if self.failed else 0
+
+
+def main():
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # Synapse's SQLite waits for a disk most of the time
+    verdicts = Verdicts(sys.argv[1:])
+    try:
+        with tempfile.TemporaryDirectory(prefix="troupe-matrix-", dir=memory) as folder, \
+                matrix_peers.homeserver(os.path.join(folder, "homeserver")) as server:
+            for user in ("ada", "bob"):
+                server.register(user)
+            for kinds in KINDS:
+                verdicts.run_pair(server, folder, kinds)
+            verdicts.run(limits_and_short_tokens_are_real, folder, "js alone")
+    except matrix_peers.Skip as reason:
+        print(reason)
+        return 77
+    return verdicts.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

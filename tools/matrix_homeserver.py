@@ -48,7 +48,7 @@ STOP_S = 20
 ANSWER_S = 60
 NOT_NEEDED = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var")
 UNLIMITED = {"per_second": 10000, "burst_count": 10000}
-DIE_WITH_PARENT = (1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+PR_SET_PDEATHSIG = 1
 
 
 class Unavailable(Exception):
@@ -66,13 +66,13 @@ def locked(path, why_not=None):
             fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if why_not else 0))
         except BlockingIOError as error:
             raise SystemExit(why_not) from error
-        yield
+        yield lock
 
 
 def build():
     """Makes build/matrix/synapse, once. The folder gets its name when it is complete, so what an interrupted build left
     behind is recognised, and removed."""
-    with locked(os.path.join(PLACE, ".lock")):
+    with locked(os.path.join(PLACE, ".lock")) as lock:
         if os.path.exists(SYNAPSE):
             return
         if not shutil.which("mmdebstrap"):
@@ -81,7 +81,7 @@ def build():
         shutil.rmtree(fresh, ignore_errors=True)
         print("Unpacking Synapse into build/matrix/synapse, once. This takes about a minute.", file=sys.stderr, flush=True)
         try:
-            unpack(fresh)
+            unpack(fresh, lock)
             for name in NOT_NEEDED:
                 shutil.rmtree(os.path.join(fresh, name), ignore_errors=True)
             # Python compiles all modules now, and a set of packages that does not work is found before it has its name.
@@ -95,17 +95,17 @@ def build():
         os.rename(fresh, SYNAPSE)
 
 
-def unpack(folder):
+def unpack(folder, lock):
     """Debian 12 has no Synapse, sid has. The index of sid may be past its date on a mirror that lags."""
     command = ["mmdebstrap", "--mode=chrootless", "--variant=extract", "--include=matrix-synapse",
                '--aptopt=Acquire::Check-Valid-Until "false"', '--aptopt=APT::Install-Recommends "false"',
                '--aptopt=Acquire::Retries "2"', "sid", folder]
     log_path = os.path.join(PLACE, "build.log")
     if sys.stderr.isatty():  # mmdebstrap shows its progress
-        status, why = run_group(command), "its last lines say why"
+        status, why = run_group(command, lock), "its last lines say why"
     else:
         with open(log_path, "w", encoding="utf-8") as log:
-            status = run_group(command, stdout=log, stderr=log)
+            status = run_group(command, lock, stdout=log, stderr=log)
         with open(log_path, encoding="utf-8", errors="replace") as log:
             errors = [line for line in log.read().splitlines() if line.startswith("E: ")]
         why = errors[0][3:] if errors else f"see {os.path.relpath(log_path, ROOT)}"
@@ -113,14 +113,21 @@ def unpack(folder):
         raise Unavailable(f"mmdebstrap cannot unpack Synapse: {why}")
 
 
-def run_group(command, **options):
-    """The exit status of a command whose own children end with it when we are interrupted."""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options) as process:
+def run_group(command, lock, **options):
+    """The exit status of a command that ends, with its own children, when we do. It holds the lock as long as it lives."""
+    # pylint: disable=subprocess-popen-preexec-fn  # there are no threads
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[lock.fileno()],
+                          preexec_fn=die_with_parent, **options) as process:
         try:
             return process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
+
+
+def die_with_parent():
+    """Runs in a child before its program: SIGTERM comes when the parent dies, however it dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def last_line(text):
@@ -163,10 +170,6 @@ def free_port(wanted=0):
         except OSError:
             probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(*DIE_WITH_PARENT)
 
 
 class Homeserver:

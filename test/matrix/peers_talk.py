@@ -173,9 +173,10 @@ def a_device_that_logs_out_is_gone(pair):
 
 def limits_and_short_tokens_are_real(folder):
     with matrix_peers.homeserver(os.path.join(folder, "limited"), rc_message={"per_second": 1, "burst_count": 3},
-                                 refreshable_access_token_lifetime="2s") as server, Peer("js", folder, "ada") as ada:
-        server.register("ada")
-        ada.login(server, "ada", refresh=True)
+                                 refreshable_access_token_lifetime="2s") as server, Peer("js", folder, "bob") as bob:
+        for user in ("ada", "bob"):
+            server.register(user)
+        bob.login(server, "bob", refresh=True)
         _, login = server.ask("POST", "/_matrix/client/v3/login", {
             "type": "m.login.password", "identifier": {"type": "m.id.user", "user": "ada"},
             "password": matrix_homeserver.PASSWORD, "refresh_token": True})
@@ -191,8 +192,8 @@ def limits_and_short_tokens_are_real(folder):
         assert ask("GET", "account/whoami")[1]["soft_logout"]
         status, fresh = ask("POST", "refresh", {"refresh_token": login["refresh_token"]})
         assert status == 200 and ask("GET", "account/whoami", token=fresh["access_token"])[0] == 200
-        ada.call("create_room", name="with a token that has expired")
-        ada.wait("refreshed")
+        bob.call("create_room", name="with a token that has expired")
+        bob.wait("refreshed")
 
 
 # ---- the run --------------------------------------------------------------------------------------------------------

@@ -120,6 +120,10 @@ void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_memb
 {
     room->is_changed = room->is_changed || room->membership != membership;
     room->membership = membership;
+    if (membership == MXCLIENT_LEFT) { /* who comes and goes while we are away is not told */
+        room->has_members = false;
+        room->must_rotate = true;
+    }
 }
 
 /* Read a limit of rotation; the sender's wish counts within bounds. */

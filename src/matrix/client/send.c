@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
+#include "matrix/client/sync.h"
 
 #define ALGORITHM "m.megolm.v1.aes-sha2"
 
@@ -182,7 +183,10 @@ static int send_put_outbound(
 
 /* ---- what is missing -------------------------------------------------------------------------- */
 
-static bool send_is_outdated(const struct mxclient *client, const struct mxclient_room *room)
+/* Return whether a member's devices must be queried first. A user whose server was not reached does
+ * not stop the others: the devices that are known get the key. */
+static bool send_is_outdated(
+    const struct mxclient *client, const struct mxclient_room *room, int64_t now_ms)
 {
     for (uint32_t i = 0; i < room->members.count; i++) {
         const struct mxclient_member *member =
@@ -190,7 +194,9 @@ static bool send_is_outdated(const struct mxclient *client, const struct mxclien
         const struct mxclient_user *user =
             mxclient_devices_user(&client->devices, mxclient_id(&member->entry));
 
-        if (member->membership != MXCLIENT_LEFT && (user == NULL || user->is_outdated))
+        if (member->membership == MXCLIENT_LEFT)
+            continue;
+        if (user == NULL || (user->is_outdated && now_ms >= user->next_query_ms))
             return true;
     }
     return false;
@@ -418,9 +424,11 @@ int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, i
         *ret_need = MXCLIENT_NEED_ANSWER;
     else if (!room->has_members)
         *ret_need = MXCLIENT_NEED_MEMBERS;
-    else if (send_is_outdated(client, room))
+    else if (send_is_outdated(client, room, now_ms)) {
+        /* The server may have said that a member's devices left, wrongly: track them again. */
         *ret_need = MXCLIENT_NEED_QUERY;
-    else if (send_is_halted(client, room))
+        return mxclient_sync_track(client, room, unit);
+    } else if (send_is_halted(client, room))
         *ret_need = MXCLIENT_NEED_TRUST;
     if (*ret_need != MXCLIENT_NEED_NOTHING)
         return 0;

@@ -37,8 +37,8 @@ struct mxclient_outbound {
 
 void mxclient_outbound_fini(void *outbound);
 
-/* Say what is missing before a message can be sent to a room, and write the request for it. Adds
- * steps to the unit for MXCLIENT_NEED_SHARE alone. TR_EACCES: not a member. TR_ENOMEM. */
+/* Say what is missing before a message can be sent to a room, and write the request for it. The
+ * caller stores the unit before it does what is needed. TR_EACCES: not a member. TR_ENOMEM. */
 int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, int64_t now_ms,
     struct sql_unit *unit, enum mxclient_need *ret_need, struct mxclient_request *request);
 /* Take the answer to the claim: start sessions with the keys whose signatures are right. NULL: it was

@@ -392,8 +392,10 @@ static int session_take_login(struct mxclient_session *session,
     struct span user, device;
     int rc;
 
+    if (outcome->verdict != MXCLIENT_DONE && outcome->status >= 400 && outcome->status < 500)
+        return TR_EACCES;
     if (outcome->verdict != MXCLIENT_DONE)
-        return outcome->status == 0 && outcome->error != 0 ? outcome->error : TR_EACCES;
+        return outcome->error != 0 ? outcome->error : TR_EIO;
     if (!mxclient_read_id(json_get(body, "user_id"), &user) || user.at[0] != '@' ||
         !mxclient_read_id(json_get(body, "device_id"), &device) ||
         !span_equal(device, mxclient_span(&session->device_id)))

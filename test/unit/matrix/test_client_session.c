@@ -123,6 +123,21 @@ TEST(session, a_login_whose_answer_is_wrong_is_denied_and_repeats_with_the_same_
     mxclient_session_fini(&session);
 }
 
+TEST(session, a_login_without_a_whole_answer_is_not_called_refused)
+{
+    struct mxclient_login login = { .user = SPAN("ada"), .password = SPAN("p") };
+    struct mxclient_session session;
+    struct mxclient_request request;
+
+    mx_client_discover(&session);
+    CHECK_EQ_INT(mxclient_session_login(&session, &login, &request), 0);
+    CHECK_EQ_INT(mx_client_answer(&session, &request, 200, "{\"user_id\":\"@a", 0), TR_EPROTO);
+    CHECK_EQ_INT(mxclient_session_login(&session, &login, &request), 0);
+    CHECK_EQ_INT(mx_client_answer(&session, &request, 503, "{}", 0), TR_EIO);
+    CHECK_EQ_INT(session.state, MXCLIENT_SIGNED_OUT);
+    mxclient_session_fini(&session);
+}
+
 TEST(session, a_password_is_in_the_request_alone)
 {
     struct mxclient_login login = { .user = SPAN("ada"), .password = SPAN("hunter\"2") };

@@ -268,6 +268,20 @@ static struct mxclient_device *device_of(struct engine *engine, struct engine *o
             mxclient_span(&other->client.session.device_id) });
 }
 
+/* Drop the client and load it again. */
+static void restart(struct engine *engine)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxclient_fini(&engine->client);
+    engine->client = (struct mxclient){ .policy = MXCLIENT_SHARE_ALL };
+    mxclient_session_init(&engine->client.session, mx_stage_random(), &mx_client_key);
+    mxclient_load_read(unit);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    CHECK_EQ_INT(mxclient_load(&engine->client, unit, engine->now_ms), 0);
+    sql_unit_destroy(unit);
+}
+
 /* ---- cases ------------------------------------------------------------------------------------ */
 
 TEST(talk, a_first_encrypted_message_arrives_both_ways)
@@ -453,6 +467,66 @@ TEST(talk, a_device_without_keys_to_claim_does_not_stop_the_send)
     talk_fini(&talk);
 }
 
+TEST(talk, a_member_whose_devices_left_by_mistake_is_asked_about_again)
+{
+    struct talk talk;
+    struct sql_unit *unit = sql_unit_create(0);
+
+    talk_init(&talk);
+    CHECK_EQ_INT(json_parse_copy(&talk.ada.doc, SPAN("{\"left\":[\"@bob:y\"]}"), 0), 0);
+    mxclient_devices_changed(&talk.ada.client.devices, json_root(&talk.ada.doc), unit);
+    commit(&talk.ada, unit);
+    send_text(&talk.ada, "still here");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "still here");
+    talk_fini(&talk);
+}
+
+TEST(talk, an_unreached_server_does_not_stop_the_room)
+{
+    struct mxclient_outcome done = { .verdict = MXCLIENT_DONE };
+    struct mxclient_request request;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct talk talk;
+
+    talk_init(&talk);
+    mxclient_devices_user(&talk.ada.client.devices, SPAN("@bob:y"))->is_outdated = true;
+    CHECK(mxclient_devices_query(&talk.ada.client.devices, talk.ada.now_ms, &request));
+    mxclient_request_fini(&request);
+    CHECK_EQ_INT(json_parse_copy(&talk.ada.doc, SPAN("{\"failures\":{\"y\":{}}}"), 0), 0);
+    CHECK_EQ_INT(mxclient_devices_answered(&talk.ada.client.devices, &done,
+                     json_root(&talk.ada.doc), talk.ada.now_ms, unit),
+        0);
+    commit(&talk.ada, unit);
+    send_text(&talk.ada, "to known devices");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "to known devices");
+    talk_fini(&talk);
+}
+
+TEST(talk, no_plaintext_goes_to_an_encrypted_room_also_after_a_restart)
+{
+    struct mxclient_request request;
+    enum mxclient_need need;
+    struct mxclient_room *room;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct talk talk;
+
+    talk_init(&talk);
+    restart(&talk.ada);
+    room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
+    CHECK(room->is_encrypted);
+    CHECK_EQ_INT(
+        mxclient_send_prepare(&talk.ada.client, room, talk.ada.now_ms, unit, &need, &request), 0);
+    CHECK_EQ_INT(need, MXCLIENT_NEED_MEMBERS);
+    sql_unit_destroy(unit);
+    room->membership = MXCLIENT_INVITED;
+    CHECK_EQ_INT(
+        mxclient_send_prepare(&talk.ada.client, room, talk.ada.now_ms, NULL, &need, &request),
+        TR_EACCES);
+    talk_fini(&talk);
+}
+
 /* ---- wedged sessions -------------------------------------------------------------------------- */
 
 /* Replace wedged sessions; return the number of requests. */
@@ -531,19 +605,6 @@ TEST(talk, a_device_is_unwedged_once_an_hour)
 }
 
 /* ---- restart ---------------------------------------------------------------------------------- */
-
-static void restart(struct engine *engine)
-{
-    struct sql_unit *unit = sql_unit_create(0);
-
-    mxclient_fini(&engine->client);
-    engine->client = (struct mxclient){ .policy = MXCLIENT_SHARE_ALL };
-    mxclient_session_init(&engine->client.session, mx_stage_random(), &mx_client_key);
-    mxclient_load_read(unit);
-    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
-    CHECK_EQ_INT(mxclient_load(&engine->client, unit, engine->now_ms), 0);
-    sql_unit_destroy(unit);
-}
 
 TEST(talk, both_restart_between_all_steps_and_lose_nothing)
 {

@@ -209,6 +209,33 @@ TEST(olm, a_message_that_fails_one_check_brings_nothing)
     }
 }
 
+TEST(olm, device_keys_with_another_identity_key_are_refused)
+{
+    struct olm_stage stage;
+    struct buffer text = { 0 }, keys = { 0 };
+    struct json_doc doc = { 0 };
+    char *at;
+
+    /* Ada's own signature, over another identity key than the one that sends. */
+    olm_stage_init(&stage, false);
+    (void)buffer_span(&text, mx_stage_span(&stage.own_keys));
+    at = memmem(text.bytes, text.size, "\"curve25519:", 12);
+    CHECK(at != NULL);
+    memcpy(strchr(at + 12, ':') + 2, OTHER_KEY, MX_KEY_CHARS);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&text), 0), 0);
+    CHECK_EQ_INT(mx_account_sign_json(stage.ada.account, json_root(&doc), SPAN("@ada:x"),
+                     mxclient_span(&stage.ada.device_id), &keys),
+        0);
+    (void)buffer_append(&keys, "", 1);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ .device_keys = keys.bytes }), 0);
+    CHECK_EQ_U64(stage.bob.inbounds.count, 0);
+    CHECK_EQ_U64(stage.bob.skipped, 1);
+    json_doc_free(&doc);
+    buffer_free(&text);
+    buffer_free(&keys);
+    olm_stage_fini(&stage);
+}
+
 TEST(olm, a_session_under_another_id_or_from_another_device_is_refused)
 {
     struct olm_stage stage;
@@ -226,6 +253,83 @@ TEST(olm, a_session_under_another_id_or_from_another_device_is_refused)
     buffer_free(&content);
     olm_stage_fini(&stage);
 }
+
+/* ---- room sessions ---------------------------------------------------------------------------- */
+
+TEST(megolm, a_better_copy_counts_from_the_same_device_alone)
+{
+    struct mxclient_room_key eve = { .source = MXSTORE_FROM_OWNER }, ada = eve;
+    struct mxclient_inbound *known;
+    struct buffer early = { 0 }, body = { 0 };
+    struct json_doc doc = { 0 };
+    struct olm_stage stage;
+
+    olm_stage_init(&stage, true);
+    put_room_key(&stage, stage.session_id, &early);
+    CHECK_EQ_INT(mx_outbound_encrypt(stage.outbound, SPAN("x"), &body), 0);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    known = (struct mxclient_inbound *)stage.bob.inbounds.entries[0];
+    CHECK_EQ_U64(mx_inbound_first_index(known->inbound), 1);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&early), 0), 0);
+    CHECK_EQ_INT(mx_key_parse(SPAN(OTHER_KEY), &eve.sender_key), 0);
+    ada.sender_key = *mx_account_identity_key(stage.ada.account);
+    ada.signing_key = eve.signing_key = *mx_account_signing_key(stage.ada.account);
+    CHECK_EQ_INT(mxclient_megolm_take_key(&stage.bob, &eve, json_root(&doc), stage.unit), 0);
+    CHECK_EQ_U64(mx_inbound_first_index(known->inbound), 1);
+    CHECK_EQ_INT(mxclient_megolm_take_key(&stage.bob, &ada, json_root(&doc), stage.unit), 0);
+    CHECK_EQ_U64(mx_inbound_first_index(known->inbound), 0);
+    json_doc_free(&doc);
+    buffer_free(&early);
+    buffer_free(&body);
+    olm_stage_fini(&stage);
+}
+
+/* Encrypt a plaintext for the room and let bob decrypt it. */
+static int decrypt(struct olm_stage *stage, const char *plaintext)
+{
+    struct mxclient_room *room = mxclient_rooms_add(&stage->bob.rooms, SPAN("!r:x"));
+    struct mxclient_cleartext text = { 0 };
+    struct buffer body = { 0 }, event = { 0 };
+    struct json_doc doc = { 0 }, inner = { 0 };
+    struct mxclient_event read;
+    int rc;
+
+    CHECK_EQ_INT(mx_outbound_encrypt(stage->outbound, span_of(plaintext), &body), 0);
+    (void)buffer_format(&event,
+        "{\"event_id\":\"$1\",\"type\":\"m.room.encrypted\",\"sender\":\"@ada:x\",\"content\":{"
+        "\"algorithm\":\"m.megolm.v1.aes-sha2\",\"session_id\":\"%s\",\"ciphertext\":\"%.*s\"}}",
+        stage->session_id, (int)body.size, body.bytes);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&event), 0), 0);
+    CHECK(mxclient_event_read(json_root(&doc), &read));
+    rc = mxclient_megolm_decrypt(&stage->bob, room, &read, &inner, &text);
+    mx_wipe_buffer(&text.text);
+    json_doc_free(&doc);
+    json_doc_free(&inner);
+    buffer_free(&body);
+    buffer_free(&event);
+    return rc;
+}
+
+TEST(megolm, a_plaintext_names_its_room_type_and_content)
+{
+    static const char *const wrong[] = { "", "{}", "7", "{\"room_id\":\"!r:x\",",
+        "{\"room_id\":\"!other:x\",\"type\":\"m.x\",\"content\":{}}",
+        "{\"type\":\"m.x\",\"content\":{}}", "{\"room_id\":\"!r:x\",\"content\":{}}",
+        "{\"room_id\":\"!r:x\",\"type\":\"m.x\"}",
+        "{\"room_id\":\"!r:x\",\"type\":\"m.x\",\"content\":[]}",
+        "{\"room_id\":\"!r:x\",\"type\":\"m.x\",\"type\":\"m.y\",\"content\":{}}",
+        "{\"room_id\":\"!r:x\",\"type\":\"\xff\",\"content\":{}}" };
+    struct olm_stage stage;
+
+    olm_stage_init(&stage, true);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        CHECK_EQ_INT(decrypt(&stage, wrong[i]), MX_EFORMAT);
+    CHECK_EQ_INT(decrypt(&stage, "{\"room_id\":\"!r:x\",\"type\":\"m.x\",\"content\":{}}"), 0);
+    olm_stage_fini(&stage);
+}
+
+/* ---- hostile events and no memory ------------------------------------------------------------- */
 
 TEST(olm, hostile_events_are_skipped)
 {

@@ -417,6 +417,23 @@ TEST(talk, excluded_devices_get_no_key_and_do_not_stop_the_send)
     talk_fini(&talk);
 }
 
+TEST(talk, a_blocked_device_gets_no_key_by_any_policy)
+{
+    static const enum mxclient_policy policies[] = { MXCLIENT_SHARE_EXCLUDE, MXCLIENT_SHARE_HALT,
+        MXCLIENT_SHARE_ALL };
+
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        struct talk talk;
+
+        talk_init(&talk);
+        talk.ada.client.policy = policies[i];
+        device_of(&talk.ada, &talk.bob)->trust = MXSTORE_BLOCKED;
+        send_text(&talk.ada, "not for bob");
+        CHECK_EQ_U64(talk.bob.device->inbox.size, 0);
+        talk_fini(&talk);
+    }
+}
+
 TEST(talk, the_policy_halt_waits_for_verification)
 {
     struct talk talk;
@@ -610,6 +627,7 @@ TEST(talk, both_restart_between_all_steps_and_lose_nothing)
 {
     struct talk talk;
     char text[20];
+    size_t count;
 
     talk_init(&talk);
     for (int i = 1; i <= 12; i++) {
@@ -622,6 +640,10 @@ TEST(talk, both_restart_between_all_steps_and_lose_nothing)
         restart(to);
         sync_once(to);
         check_got(to, i, text);
+        /* The one-time key of a first message is gone from the stored account too. */
+        count = mx_account_one_time_key_count(to->client.session.account);
+        restart(to);
+        CHECK_EQ_U64(mx_account_one_time_key_count(to->client.session.account), count);
     }
     CHECK_EQ_U64(talk.ada.client.undecrypted + talk.bob.client.undecrypted, 0);
     talk_fini(&talk);
@@ -650,5 +672,89 @@ TEST(talk, an_answer_taken_again_after_a_crash_loses_no_key)
     talk.bob.device->seen = 0;
     sync_once(&talk.bob);
     check_got(&talk.bob, 1, "hello");
+    talk_fini(&talk);
+}
+
+TEST(talk, what_a_sync_or_a_plan_changes_in_the_account_is_stored)
+{
+    struct talk talk;
+    struct sql_unit *unit = sql_unit_create(0);
+    bool is_due = false;
+    size_t count;
+
+    talk_init(&talk);
+    count = mx_account_one_time_key_count(talk.bob.client.session.account);
+    send_text(&talk.ada, "the first message uses up a key");
+    sync_once(&talk.bob);
+    restart(&talk.bob);
+    CHECK_EQ_U64(mx_account_one_time_key_count(talk.bob.client.session.account), count - 1);
+    /* New keys are stored before they are uploaded. */
+    talk.bob.client.keys.count = 0;
+    CHECK_EQ_INT(mxclient_keys_plan(&talk.bob.client.keys, talk.bob.now_ms, unit, &is_due), 0);
+    CHECK(is_due);
+    commit(&talk.bob, unit);
+    restart(&talk.bob);
+    CHECK_EQ_U64(mx_account_one_time_key_count(talk.bob.client.session.account), count + 49);
+    talk_fini(&talk);
+}
+
+TEST(talk, the_ratchet_and_the_encrypted_body_are_stored_before_they_leave)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_outbound ratchet;
+    struct mxclient_room *room;
+    struct mxclient_request request;
+    struct mxstore_outbox row;
+    struct talk talk;
+    const char *txn;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "first");
+    CHECK_EQ_INT(prepare(&talk.ada), MXCLIENT_NEED_NOTHING);
+    room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
+    CHECK_EQ_INT(mxclient_send(&talk.ada.client, room,
+                     &(struct mxclient_message){ SPAN("m.x"), SPAN("{}") }, 1, unit, &request),
+        0);
+    commit(&talk.ada, unit);
+    unit = sql_unit_create(0);
+    txn = (const char *)memrchr(request.target.bytes, '/', request.target.size) + 1;
+    mxstore_get(unit, MXSTORE_IS_outbox,
+        (struct span){ txn, (size_t)(request.target.bytes + request.target.size - txn) });
+    mxstore_get(unit, MXSTORE_IS_outbound, ROOM);
+    CHECK_EQ_INT(sql_read_wait(talk.ada.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_outbox, &row);
+    CHECK(span_equal(row.body, mx_stage_span(&request.body)));
+    CHECK(span_is(row.type, "m.room.encrypted"));
+    mxstore_row(unit, 1, 0, MXSTORE_IS_outbound, &ratchet);
+    CHECK_EQ_INT(ratchet.message_count, 2);
+    sql_unit_destroy(unit);
+    mxclient_request_fini(&request);
+    talk_fini(&talk);
+}
+
+TEST(talk, a_share_that_was_refused_is_made_again)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_request request;
+    enum mxclient_need need;
+    struct mxclient_room *room;
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "bob has a session");
+    room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
+    room->must_rotate = true;
+    CHECK_EQ_INT(
+        mxclient_send_prepare(&talk.ada.client, room, talk.ada.now_ms, unit, &need, &request), 0);
+    CHECK_EQ_INT(need, MXCLIENT_NEED_SHARE);
+    commit(&talk.ada, unit);
+    mxclient_request_fini(&request);
+    unit = sql_unit_create(0);
+    mxclient_send_shared(&talk.ada.client, room, MXCLIENT_REFUSED, unit);
+    commit(&talk.ada, unit);
+    send_text(&talk.ada, "shared again");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 2, "shared again");
     talk_fini(&talk);
 }

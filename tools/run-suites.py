@@ -105,7 +105,7 @@ SUITES = [
           tools=["patch"], files=["test/mutants/run.sh"], environment=LONG),
     Suite("fuzz-long", "long", 9000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
           tools=["clang"]),
-    # Not in `test`: a fresh machine fetches 100 MB and unpacks for a minute before the first case.
+    # Not in `test`: a fresh machine fetches 80 MB and unpacks for a minute before the first case.
     Suite("matrix", "long", 180, "real Matrix clients through a real Synapse",
           ["tools/run-tests.py --jobs 1 test/matrix/peers_talk.py"], files=["test/matrix"]),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,

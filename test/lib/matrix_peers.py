@@ -102,7 +102,10 @@ class Peer:
     def begin(self, command, **values):
         """Sends a command and returns its number for end()."""
         number = next(self.numbers)
-        self.process.stdin.write(json.dumps({"id": number, "do": command, **values}) + "\n")
+        try:
+            self.process.stdin.write(json.dumps({"id": number, "do": command, **values}) + "\n")
+        except OSError as error:
+            raise AssertionError(f"{self.name} ended before {command}: {self.log_end()}") from error
         return number, command
 
     def end(self, begun, limit_s=LIMIT_S):
@@ -140,7 +143,7 @@ class Peer:
 
     def stop(self):
         """It stays logged in: its device is not removed."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(AssertionError):
             self.begin("stop")
         try:
             self.process.wait(10)
@@ -148,5 +151,6 @@ class Peer:
             self.process.kill()
             self.process.wait()
         self.reader.join()
-        self.process.stdin.close()
+        with contextlib.suppress(OSError):  # what a peer that died has not read
+            self.process.stdin.close()
         self.process.stdout.close()

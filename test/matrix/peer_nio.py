@@ -47,6 +47,19 @@ def checked(response):
     return response
 
 
+class Client(nio.AsyncClient):
+    """The sync loop and a command may both see that keys must be queried. nio raises an error in the one that comes second;
+    here it waits for the first and finds nothing left to ask."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.querying = asyncio.Lock()
+
+    async def keys_query(self):
+        async with self.querying:
+            return await super().keys_query() if self.should_query_keys else nio.KeysQueryResponse({}, {})
+
+
 class Flow:
     """One verification: who it is with, and how far it is apart from what nio's Sas knows."""
 
@@ -182,8 +195,8 @@ class Peer:
     # ---- commands ------------------------------------------------------------------------------------------------
 
     async def login(self, homeserver, user, password, deviceId=None):
-        self.client = nio.AsyncClient(homeserver, user, device_id=deviceId or uuid.uuid4().hex[:10].upper(),
-                                      store_path=".", config=CONFIG)
+        self.client = Client(homeserver, user, device_id=deviceId or uuid.uuid4().hex[:10].upper(), store_path=".",
+                             config=CONFIG)
         answer = checked(await self.client.login(password))
         self.listen()
         self.task = asyncio.ensure_future(self.sync())
@@ -214,8 +227,7 @@ class Peer:
         await self.until_in_room(roomId, encrypted)
 
     async def send(self, roomId, text=None, content=None):
-        if self.client.should_query_keys:  # or nio encrypts for the devices that it knew before
-            checked(await self.client.keys_query())
+        checked(await self.client.keys_query())  # or nio encrypts for the devices that it knew before
         answer = checked(await self.client.room_send(roomId, "m.room.message",
                                                      content or {"msgtype": "m.text", "body": text},
                                                      ignore_unverified_devices=not self.only_verified))

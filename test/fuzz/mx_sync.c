@@ -29,6 +29,7 @@ static void set_up(struct mxclient *client)
     rc |= buffer_text(&client->session.user_id, "@ada:x");
     rc |= buffer_text(&client->session.device_id, "A");
     tr_assert(rc == 0);
+    client->session.state = MXCLIENT_ACTIVE;
     mxclient_start(client);
     rc = mxclient_devices_track(&client->devices, SPAN("@bob:y"), NULL);
     tr_assert(rc == 0);

@@ -31,6 +31,7 @@ struct mx_homeserver {
     struct mx_homeserver_device devices[MX_HOMESERVER_DEVICES];
     int device_count;
     struct buffer events[MX_HOMESERVER_EVENTS];
+    char txns[MX_HOMESERVER_EVENTS][64]; /* sender and transaction id of each event */
     int event_count;
     int tokens;
     bool drops_to_device; /* messages to devices get lost */
@@ -187,6 +188,25 @@ static inline void mx_homeserver_post(
     (void)buffer_text(event, "}");
 }
 
+/* Append the event of a request and return its number. A transaction id acts once. */
+static inline int mx_homeserver_send(struct mx_homeserver *server,
+    const struct mx_homeserver_device *from, const struct mxclient_request *request)
+{
+    const struct buffer *target = &request->target;
+    const char *txn = (const char *)memrchr(target->bytes, '/', target->size) + 1;
+    char name[64];
+
+    snprintf(
+        name, sizeof name, "%s %.*s", from->user, (int)(target->bytes + target->size - txn), txn);
+    for (int i = 0; i < server->event_count; i++)
+        if (strcmp(server->txns[i], name) == 0)
+            return i + 1;
+    mx_homeserver_post(server, from->user, "m.room.encrypted",
+        (struct span){ request->body.bytes, request->body.size });
+    memcpy(server->txns[server->event_count - 1], name, sizeof name);
+    return server->event_count;
+}
+
 static inline void mx_homeserver_put_state(struct mx_homeserver *server)
 {
     (void)buffer_text(&server->answer,
@@ -260,9 +280,8 @@ static inline struct mxclient_answer mx_homeserver_answer(struct mx_homeserver *
         (void)buffer_text(&server->answer, "]}");
         break;
     case MXCLIENT_SEND:
-        mx_homeserver_post(server, from->user, "m.room.encrypted",
-            (struct span){ request->body.bytes, request->body.size });
-        (void)buffer_format(&server->answer, "{\"event_id\":\"$%d\"}", server->event_count);
+        (void)buffer_format(
+            &server->answer, "{\"event_id\":\"$%d\"}", mx_homeserver_send(server, from, request));
         break;
     default:
         CHECK_EQ_INT(request->call, MXCLIENT_SYNC);

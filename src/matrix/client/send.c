@@ -503,14 +503,27 @@ static int send_put_body(struct mxclient *client, struct mxclient_room *room,
     return rc;
 }
 
+int mxclient_send_again(const struct mxstore_outbox *row, struct mxclient_request *request)
+{
+    int rc;
+
+    tr_assert(row->body.at != NULL);
+    mxclient_request_init(
+        request, MXCLIENT_SEND, (struct span[]){ row->room_id, row->type, row->txn_id });
+    (void)buffer_span(&request->body, row->body);
+    rc = mxclient_request_error(request);
+    if (rc != 0)
+        mxclient_request_fini(request);
+    return rc;
+}
+
 int mxclient_send(struct mxclient *client, struct mxclient_room *room,
     const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
     struct mxclient_request *request)
 {
-    struct span type = room->is_encrypted ? SPAN("m.room.encrypted") : message->type;
     struct buffer body = { .size_max = 64 << 10 };
     char text[MXCLIENT_TXN_BYTES];
-    struct span txn;
+    struct mxstore_outbox row;
     int rc;
 
     tr_assert(room->membership == MXCLIENT_JOINED);
@@ -520,22 +533,17 @@ int mxclient_send(struct mxclient *client, struct mxclient_room *room,
         buffer_free(&body);
         return rc == TR_ELIMIT ? MX_ETOOBIG : rc;
     }
-    txn = mxclient_session_txn(&client->session, text);
-    mxstore_put(unit, MXSTORE_IS_outbox,
-        &(struct mxstore_outbox){ .txn_id = txn,
-            .created_ms = now_ms,
-            .room_id = mxclient_id(&room->entry),
-            .type = type,
-            .content = message->content,
-            .body = mxclient_span(&body),
-            .sending = MXSTORE_PENDING });
-    mxclient_request_init(
-        request, MXCLIENT_SEND, (struct span[]){ mxclient_id(&room->entry), type, txn });
-    (void)buffer_span(&request->body, mxclient_span(&body));
-    buffer_free(&body);
+    row = (struct mxstore_outbox){ .txn_id = mxclient_session_txn(&client->session, text),
+        .created_ms = now_ms,
+        .room_id = mxclient_id(&room->entry),
+        .type = room->is_encrypted ? SPAN("m.room.encrypted") : message->type,
+        .content = message->content,
+        .body = mxclient_span(&body),
+        .sending = MXSTORE_PENDING };
+    mxstore_put(unit, MXSTORE_IS_outbox, &row);
     rc = mxclient_session_put(&client->session, unit);
-    rc = rc != 0 ? rc : mxclient_request_error(request);
-    if (rc != 0)
-        mxclient_request_fini(request);
+    if (rc == 0)
+        rc = mxclient_send_again(&row, request);
+    buffer_free(&body);
     return rc;
 }

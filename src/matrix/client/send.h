@@ -63,5 +63,8 @@ struct mxclient_message {
 int mxclient_send(struct mxclient *client, struct mxclient_room *room,
     const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
     struct mxclient_request *request);
+/* Write the request of a stored outbox row, to send it again: the same body under the same
+ * transaction id, so the server has it once. TR_ENOMEM, TR_ELIMIT. */
+int mxclient_send_again(const struct mxstore_outbox *row, struct mxclient_request *request);
 
 #endif

@@ -758,3 +758,186 @@ TEST(talk, a_share_that_was_refused_is_made_again)
     check_got(&talk.bob, 2, "shared again");
     talk_fini(&talk);
 }
+
+/* ---- random conversations --------------------------------------------------------------------- */
+
+static struct base_random dice;
+
+static bool happens(unsigned percent)
+{
+    return base_random_below(&dice, 100) < percent;
+}
+
+/* Send what the outbox still has, and note the answers. May die on the way. */
+static void drain(struct engine *engine, unsigned crash_percent)
+{
+    struct sql_unit *list = sql_unit_create(0);
+    struct mxclient_request request;
+    struct mxstore_outbox row;
+
+    mxstore_list(list, MXSTORE_IS_outbox);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, list), 0);
+    for (uint32_t i = 0; i < sql_unit_rows(list, 0); i++) {
+        struct sql_unit *unit;
+
+        mxstore_row(list, 0, i, MXSTORE_IS_outbox, &row);
+        if (row.sending != MXSTORE_PENDING)
+            continue;
+        CHECK_EQ_INT(mxclient_send_again(&row, &request), 0);
+        (void)ask(engine, &request);
+        if (happens(crash_percent)) { /* the server has it, and we do not know */
+            restart(engine);
+            break;
+        }
+        unit = sql_unit_create(0);
+        mxstore_claim_outbox(unit, row.txn_id, engine->now_ms, engine->now_ms + 1);
+        mxstore_sent_outbox(unit, row.txn_id, SPAN("$sent"));
+        commit(engine, unit);
+    }
+    sql_unit_destroy(list);
+}
+
+/* Encrypt a message into the outbox. */
+static void enqueue(struct engine *engine, int number)
+{
+    struct mxclient_room *room;
+    struct mxclient_request request;
+    struct sql_unit *unit;
+    char content[60];
+
+    CHECK_EQ_INT(prepare(engine), MXCLIENT_NEED_NOTHING);
+    room = mxclient_rooms_find(&engine->client.rooms, ROOM);
+    unit = sql_unit_create(0);
+    snprintf(content, sizeof content, "{\"body\":\"message <%d>\"}", number);
+    CHECK_EQ_INT(mxclient_send(&engine->client, room,
+                     &(struct mxclient_message){ SPAN("m.room.message"), span_of(content) },
+                     engine->now_ms, unit, &request),
+        0);
+    mxclient_request_fini(&request);
+    if (happens(10)) { /* dies before the COMMIT: no byte has left */
+        sql_unit_destroy(unit);
+        restart(engine);
+        enqueue(engine, number);
+        return;
+    }
+    commit(engine, unit);
+    if (happens(10))
+        restart(engine);
+}
+
+/* Read the session id and the message index of an event. */
+static void read_index(struct mx_homeserver *server, int event, char name[80])
+{
+    struct json_doc doc = { 0 };
+    const struct json *content;
+    uint8_t bytes[16];
+    struct span id, text;
+    uint32_t index = 0;
+    size_t size;
+
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_homeserver_text(&server->events[event]), 0), 0);
+    content = json_get(json_root(&doc), "content");
+    CHECK(json_string(json_get(content, "session_id"), &id));
+    CHECK(json_string(json_get(content, "ciphertext"), &text));
+    text.size = 16;
+    CHECK_EQ_INT(mx_base64_decode(text, bytes, sizeof bytes, &size), 0);
+    CHECK(bytes[0] == 3 && bytes[1] == 8);
+    for (int i = 0; i < 4; i++) {
+        index |= (uint32_t)(bytes[2 + i] & 0x7f) << (7 * i);
+        if ((bytes[2 + i] & 0x80) == 0)
+            break;
+    }
+    snprintf(name, 80, "%.*s %u", (int)id.size, id.at, index);
+    json_doc_free(&doc);
+}
+
+static void check_indexes_differ(struct mx_homeserver *server)
+{
+    static char names[MX_HOMESERVER_EVENTS][80];
+
+    for (int i = 0; i < server->event_count; i++) {
+        read_index(server, i, names[i]);
+        for (int k = 0; k < i; k++)
+            CHECK_MSG(strcmp(names[i], names[k]) != 0, "%s was used twice", names[i]);
+    }
+}
+
+static void converse(struct talk *talk)
+{
+    int number = 0;
+
+    for (int i = 0; i < 40; i++) {
+        struct engine *engine = happens(50) ? &talk->ada : &talk->bob;
+
+        talk->server.drops_to_device = happens(10);
+        if (happens(40))
+            enqueue(engine, ++number);
+        else if (happens(40))
+            drain(engine, 20);
+        else if (happens(60))
+            sync_once(engine);
+        else if (happens(50))
+            restart(engine);
+        else
+            mxclient_rooms_find(&engine->client.rooms, ROOM)->must_rotate = true;
+        if (happens(20)) {
+            (void)unwedge(engine);
+            (void)release(engine);
+        }
+    }
+    talk->server.drops_to_device = false;
+    drain(&talk->ada, 0);
+    drain(&talk->bob, 0);
+    CHECK_EQ_INT(talk->server.event_count, number); /* each once */
+}
+
+/* Every event of the other is stored: read, or held for a key that got lost. */
+static void check_complete(struct engine *engine, struct mx_homeserver *server)
+{
+    for (int i = 1; i <= server->event_count; i++) {
+        const struct buffer *event = &server->events[i - 1];
+        const char *user = engine->device->user;
+        int64_t status, reason;
+
+        /* The fake does not mark echoes, so our own events are stored too, and held. */
+        if (memmem(event->bytes, event->size, user, strlen(user)) != NULL)
+            continue;
+        (void)read_event(engine, i, &status, &reason, "");
+        CHECK(status == MXSTORE_ENQUEUED ||
+              (status == MXSTORE_HELD && (reason == MX_ESESSION || reason == MX_EINDEX)));
+    }
+}
+
+TEST_LONG(talk, random_conversations_with_crashes_and_losses_end_well, 120)
+{
+    for (uint64_t seed; check_each_seed(&seed, check_rounds(8, 400));) {
+        struct talk talk;
+
+        base_random_init(&dice, seed);
+        talk_init(&talk);
+        converse(&talk);
+        for (int i = 0; i < 2; i++) {
+            talk.ada.now_ms += 2 * (int64_t)MXCLIENT_UNWEDGE_MS;
+            talk.bob.now_ms += 2 * (int64_t)MXCLIENT_UNWEDGE_MS;
+            sync_once(&talk.ada);
+            sync_once(&talk.bob);
+            (void)unwedge(&talk.ada);
+            (void)unwedge(&talk.bob);
+        }
+        sync_once(&talk.ada);
+        sync_once(&talk.bob);
+        check_complete(&talk.ada, &talk.server);
+        check_complete(&talk.bob, &talk.server);
+        check_indexes_differ(&talk.server);
+        /* After all that, both understand each other. */
+        send_text(&talk.ada, "at last");
+        sync_once(&talk.bob);
+        send_text(&talk.bob, "indeed");
+        sync_once(&talk.ada);
+        mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->must_rotate = true;
+        send_text(&talk.ada, "good");
+        sync_once(&talk.bob);
+        check_got(&talk.bob, talk.server.event_count, "good");
+        talk_fini(&talk);
+    }
+}

@@ -227,6 +227,60 @@ int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
     return rc;
 }
 
+/* ---- batches ---------------------------------------------------------------------------------- */
+
+void mxclient_batch_start(struct mxclient_batch *batch, struct mxclient *client,
+    struct mxclient_request *request, struct sql_unit *unit)
+{
+    char txn[MXCLIENT_TXN_BYTES];
+
+    mxclient_request_init(request, MXCLIENT_TO_DEVICE,
+        (struct span[]){ SPAN("m.room.encrypted"), mxclient_session_txn(&client->session, txn) });
+    *batch = (struct mxclient_batch){
+        .client = client, .request = request, .unit = unit, .writer = json_writer(&request->body)
+    };
+    json_put_object(&batch->writer, NULL);
+    json_put_object(&batch->writer, "messages");
+}
+
+int mxclient_batch_add(struct mxclient_batch *batch, struct mxclient_place place,
+    const struct mxclient_device *device, struct span type, struct span content)
+{
+    struct buffer message = { 0 };
+    int rc =
+        mxclient_olm_encrypt(batch->client, place, device, type, content, batch->unit, &message);
+
+    if (rc == 0 && !span_equal(batch->user_id, place.user_id)) {
+        if (batch->count > 0)
+            json_put_end(&batch->writer);
+        json_put_key(&batch->writer, place.user_id);
+        json_put_object(&batch->writer, NULL);
+        batch->user_id = place.user_id;
+    }
+    if (rc == 0) {
+        json_put_key(&batch->writer, place.device_id);
+        json_put_raw(&batch->writer, NULL, mxclient_span(&message));
+        batch->count++;
+    }
+    buffer_free(&message);
+    return rc;
+}
+
+int mxclient_batch_end(struct mxclient_batch *batch, int rc)
+{
+    if (batch->count > 0)
+        json_put_end(&batch->writer);
+    json_put_end(&batch->writer);
+    json_put_end(&batch->writer);
+    if (rc == 0)
+        rc = mxclient_request_error(batch->request);
+    if (rc == 0 && batch->count > 0)
+        rc = mxclient_session_put(&batch->client->session, batch->unit);
+    if (rc != 0 || batch->count == 0)
+        mxclient_request_fini(batch->request);
+    return rc;
+}
+
 /* ---- wedged sessions -------------------------------------------------------------------------- */
 
 /* Walk all known devices that are not deleted, with their sessions. */
@@ -256,66 +310,21 @@ static bool olm_next(const struct mxclient *client, struct olm_walk *walk)
     return false;
 }
 
-/* Write the dummies over new sessions, one user after the other. */
-static int olm_put_dummies(
-    struct mxclient *client, struct json_writer *writer, struct sql_unit *unit, uint32_t *ret_count)
-{
-    struct olm_walk walk = { 0 };
-    struct span open = { NULL, 0 };
-    int rc = 0;
-
-    *ret_count = 0;
-    while (rc == 0 && *ret_count < MXCLIENT_SHARES_PER_REQUEST && olm_next(client, &walk)) {
-        struct buffer content = { 0 };
-
-        if (!walk.peer->needs_dummy || walk.peer->is_wedged)
-            continue;
-        if (open.at != walk.place.user_id.at) {
-            if (open.at != NULL)
-                json_put_end(writer);
-            json_put_key(writer, walk.place.user_id);
-            json_put_object(writer, NULL);
-            open = walk.place.user_id;
-        }
-        rc = mxclient_olm_encrypt(
-            client, walk.place, walk.at, SPAN("m.dummy"), SPAN("{}"), unit, &content);
-        if (rc == 0) {
-            json_put_key(writer, walk.place.device_id);
-            json_put_raw(writer, NULL, mxclient_span(&content));
-        }
-        buffer_free(&content);
-        walk.peer->needs_dummy = false;
-        ++*ret_count;
-    }
-    if (open.at != NULL)
-        json_put_end(writer);
-    return rc;
-}
-
 static int olm_send_dummies(struct mxclient *client, struct sql_unit *unit,
     struct mxclient_request *request, bool *ret_is_needed)
 {
-    char txn[MXCLIENT_TXN_BYTES];
-    struct json_writer writer;
-    uint32_t count;
-    int rc;
+    struct olm_walk walk = { 0 };
+    struct mxclient_batch batch;
+    int rc = 0;
 
-    mxclient_request_init(request, MXCLIENT_TO_DEVICE,
-        (struct span[]){ SPAN("m.room.encrypted"), mxclient_session_txn(&client->session, txn) });
-    writer = json_writer(&request->body);
-    json_put_object(&writer, NULL);
-    json_put_object(&writer, "messages");
-    rc = olm_put_dummies(client, &writer, unit, &count);
-    json_put_end(&writer);
-    json_put_end(&writer);
-    *ret_is_needed = count > 0;
-    if (rc == 0 && count > 0)
-        rc = mxclient_request_error(request);
-    if (rc == 0 && count > 0)
-        rc = mxclient_session_put(&client->session, unit);
-    if (rc != 0 || count == 0)
-        mxclient_request_fini(request);
-    return rc;
+    mxclient_batch_start(&batch, client, request, unit);
+    while (rc == 0 && batch.count < MXCLIENT_SHARES_PER_REQUEST && olm_next(client, &walk))
+        if (walk.peer->needs_dummy && !walk.peer->is_wedged) {
+            rc = mxclient_batch_add(&batch, walk.place, walk.at, SPAN("m.dummy"), SPAN("{}"));
+            walk.peer->needs_dummy = false;
+        }
+    *ret_is_needed = batch.count > 0;
+    return mxclient_batch_end(&batch, rc);
 }
 
 int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql_unit *unit,

@@ -52,7 +52,26 @@ int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
     const struct mxclient_device *device, struct span type, struct span content,
     struct sql_unit *unit, struct buffer *out);
 
-/* Say what replaces wedged sessions needs, and write the request: MXCLIENT_NEED_CLAIM, then
+/* A sendToDevice request with one encrypted message for each of several devices. Devices of one user
+ * stand together. */
+struct mxclient_batch {
+    struct mxclient *client;
+    struct mxclient_request *request;
+    struct sql_unit *unit;
+    struct json_writer writer;
+    struct span user_id; /* whose devices are being written; absent at first */
+    uint32_t count;
+};
+void mxclient_batch_start(struct mxclient_batch *batch, struct mxclient *client,
+    struct mxclient_request *request, struct sql_unit *unit);
+/* Add a message; fails like mxclient_olm_encrypt. */
+int mxclient_batch_add(struct mxclient_batch *batch, struct mxclient_place place,
+    const struct mxclient_device *device, struct span type, struct span content);
+/* End the request after `rc`, the result of the last call. It is written if this returns 0 and there
+ * are messages; the unit then stores the transaction id. */
+int mxclient_batch_end(struct mxclient_batch *batch, int rc);
+
+/* Say what replacing wedged sessions needs, and write the request: MXCLIENT_NEED_CLAIM, then
  * MXCLIENT_NEED_SHARE (an m.dummy over the new session; send it after the COMMIT of the unit). One
  * claim at a time; the dummies are not repeated if they get lost. TR_ENOMEM. */
 int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql_unit *unit,

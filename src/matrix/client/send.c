@@ -295,86 +295,46 @@ static int send_room_key(const struct mxclient_outbound *outbound, struct buffer
     return rc == 0 ? json_writer_end(&writer) : rc;
 }
 
-/* Write one device's message; the object of its user is opened when the user changes. */
-static int send_put_share(struct mxclient *client, const struct send_walk *walk,
-    struct span room_key, struct json_writer *writer, struct sql_unit *unit)
+/* Share with the devices that lack the session and have an Olm session. */
+static int send_put_shares(struct mxclient_batch *batch, struct mxclient_room *room,
+    struct mxclient_outbound *outbound, struct span room_key)
 {
-    struct buffer content = { 0 };
-    int rc = mxclient_olm_encrypt(
-        client, send_place(walk), walk->device, SPAN("m.room_key"), room_key, unit, &content);
+    struct send_walk walk = { .client = batch->client, .room = room };
+    int rc = 0;
 
-    if (rc == 0) {
-        json_put_key(writer, mxclient_id(&walk->device->entry));
-        json_put_raw(writer, NULL, mxclient_span(&content));
-    }
-    buffer_free(&content);
-    return rc;
-}
-
-static int send_put_shares(struct mxclient *client, struct mxclient_room *room,
-    struct mxclient_outbound *outbound, struct json_writer *writer, struct sql_unit *unit,
-    uint32_t *ret_count)
-{
-    struct send_walk walk = { .client = client, .room = room };
-    const struct mxclient_user *open = NULL;
-    struct buffer room_key = { 0 };
-    int rc = send_room_key(outbound, &room_key);
-
-    *ret_count = 0;
-    while (rc == 0 && *ret_count < MXCLIENT_SHARES_PER_REQUEST && send_next_device(&walk)) {
+    while (rc == 0 && batch->count < MXCLIENT_SHARES_PER_REQUEST && send_next_device(&walk)) {
         struct mxclient_share *share;
 
-        if (!send_lacks(client, outbound, &walk) || !mxclient_olm_is_ready(client, walk.device))
+        if (!send_lacks(batch->client, outbound, &walk) ||
+            !mxclient_olm_is_ready(batch->client, walk.device))
             continue;
-        if (open != walk.user) {
-            if (open != NULL)
-                json_put_end(writer);
-            json_put_key(writer, mxclient_id(&walk.user->entry));
-            json_put_object(writer, NULL);
-            open = walk.user;
-        }
-        rc = send_put_share(client, &walk, mxclient_span(&room_key), writer, unit);
+        rc =
+            mxclient_batch_add(batch, send_place(&walk), walk.device, SPAN("m.room_key"), room_key);
         share = send_share(outbound, send_place(&walk), true);
         if (share == NULL)
-            rc = TR_ENOMEM;
-        else
-            share->is_sending = true;
-        ++*ret_count;
+            return TR_ENOMEM;
+        share->is_sending = true;
     }
-    if (open != NULL)
-        json_put_end(writer);
-    mx_wipe_buffer(&room_key);
     return rc;
 }
 
-/* Write the request that shares the session with devices that lack it and have an Olm session. */
+/* Write the request that shares the session, and store the session with it. */
 static int send_share_all(struct mxclient *client, struct mxclient_room *room,
     struct mxclient_outbound *outbound, struct sql_unit *unit, struct mxclient_request *request,
     bool *ret_is_needed)
 {
-    char txn[MXCLIENT_TXN_BYTES];
-    struct json_writer writer;
-    uint32_t count;
-    int rc;
+    struct buffer room_key = { 0 };
+    struct mxclient_batch batch;
+    int rc = send_room_key(outbound, &room_key);
 
-    mxclient_request_init(request, MXCLIENT_TO_DEVICE,
-        (struct span[]){ SPAN("m.room.encrypted"), mxclient_session_txn(&client->session, txn) });
-    writer = json_writer(&request->body);
-    json_put_object(&writer, NULL);
-    json_put_object(&writer, "messages");
-    rc = send_put_shares(client, room, outbound, &writer, unit, &count);
-    json_put_end(&writer);
-    json_put_end(&writer);
-    *ret_is_needed = count > 0;
-    if (rc == 0 && count > 0)
-        rc = mxclient_request_error(request);
-    if (rc == 0 && count > 0)
+    mxclient_batch_start(&batch, client, request, unit);
+    if (rc == 0)
+        rc = send_put_shares(&batch, room, outbound, mxclient_span(&room_key));
+    if (rc == 0 && batch.count > 0)
         rc = send_put_outbound(client, outbound, unit);
-    if (rc == 0 && count > 0)
-        rc = mxclient_session_put(&client->session, unit);
-    if (rc != 0 || count == 0)
-        mxclient_request_fini(request);
-    return rc;
+    mx_wipe_buffer(&room_key);
+    *ret_is_needed = batch.count > 0;
+    return mxclient_batch_end(&batch, rc);
 }
 
 void mxclient_send_shared(struct mxclient *client, const struct mxclient_room *room,

@@ -34,7 +34,7 @@ struct mxclient_peer {
     int64_t next_claim_ms; /* the server had no key for it */
 };
 
-void mxclient_peer_fini(void *peer);
+void mxclient_peer_fini(void *object);
 /* Return the sessions with a device, added if there are none yet; NULL: out of memory. */
 struct mxclient_peer *mxclient_olm_peer(
     struct mxclient *client, const struct mxclient_device *device);

@@ -35,7 +35,7 @@ struct mxclient_outbound {
     bool is_sharing;              /* a request is under way */
 };
 
-void mxclient_outbound_fini(void *outbound);
+void mxclient_outbound_fini(void *object);
 
 /* Say what is missing before a message can be sent to a room, and write the request for it. The
  * caller stores the unit before it does what is needed. TR_EACCES: not a member. TR_ENOMEM. */

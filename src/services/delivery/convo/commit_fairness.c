@@ -70,8 +70,10 @@ static struct convo_loser *loser_create(struct convo *convo, struct span did)
     loser = base_calloc(sizeof *loser + did.size);
     if (loser == NULL)
         return NULL;
-    if (convo->loser_count >= LOSERS_MAX)
+    if (convo->loser_count >= LOSERS_MAX) {
+        tr_assert(oldest != NULL);
         base_free(loser_take(convo, oldest));
+    }
     memcpy(loser->did, did.at, did.size);
     loser->did_size = did.size;
     loser->next = convo->losers;

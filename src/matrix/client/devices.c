@@ -381,6 +381,7 @@ static int devices_take(struct mxclient_devices *devices, struct mxclient_user *
     struct span device_id, const struct json *object)
 {
     struct mxclient_place place = { mxclient_id(&user->entry), device_id };
+    const uint32_t known = user->devices.count;
     struct mxclient_device *device;
     struct mx_key identity, signing;
     int rc = MX_EFORMAT;
@@ -397,6 +398,7 @@ static int devices_take(struct mxclient_devices *devices, struct mxclient_user *
         devices->rejected++;
         return 0;
     }
+    devices->added += user->devices.count - known;
     device = mxclient_index_find(&user->devices, device_id);
     device->is_seen = true;
     device->is_cross_signed = devices_is_cross_signed(user, object);

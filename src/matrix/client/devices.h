@@ -60,6 +60,7 @@ struct mxclient_devices {
     const struct mxclient_session *session; /* borrowed */
     struct mxclient_index users;            /* of struct mxclient_user */
     bool is_querying;
+    uint64_t added;    /* new devices so far: an event held for its sender may be readable now */
     uint64_t rejected; /* objects ignored by rules 1 and 2, and over the limit */
 };
 

@@ -229,6 +229,11 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
     return rc;
 }
 
+bool mxclient_megolm_is_due(const struct mxclient *client, const struct mxclient_room *room)
+{
+    return room->has_new_keys || room->devices_tried != client->devices.added;
+}
+
 int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
     const struct sql_unit *held, uint32_t step, struct sql_unit *unit)
 {
@@ -245,5 +250,6 @@ int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
         count += rc == 0 ? 1 : 0;
     }
     room->has_new_keys = false;
+    room->devices_tried = client->devices.added;
     return count;
 }

@@ -46,6 +46,8 @@ struct mxclient_cleartext {
 int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text);
 
+/* Return whether keys or devices have come since held events were tried last. */
+bool mxclient_megolm_is_due(const struct mxclient *client, const struct mxclient_room *room);
 /* Try the held events of a room again: rows of mxstore_get_held, at `step` of a unit that has ended.
  * Adds the steps that release those that decrypt. Returns their number, or TR_ENOMEM. */
 int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,

@@ -95,7 +95,8 @@ int mxclient_rooms_load(struct mxclient_rooms *rooms, const struct mxstore_room 
     room->is_sync_room = row->is_sync_room != 0;
     room->rotation_ms = row->rotation_ms;
     room->rotation_messages = row->rotation_messages;
-    room->must_rotate = true; /* who left while this program was down is not known */
+    room->must_rotate = true;  /* who left while this program was down is not known */
+    room->has_new_keys = true; /* held events are tried once after a start */
     room->is_changed = false;
     return 0;
 }

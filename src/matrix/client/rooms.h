@@ -50,8 +50,9 @@ struct mxclient_room {
     bool is_sync_room;
     bool has_members;
     bool must_rotate;
-    bool has_new_keys; /* since held events were tried last */
-    bool is_changed;   /* since the last mxclient_room_put */
+    bool has_new_keys;      /* since held events were tried last */
+    uint64_t devices_tried; /* the devices known then (mxclient_devices.added) */
+    bool is_changed;        /* since the last mxclient_room_put */
     int64_t rotation_ms;
     int64_t rotation_messages;
     struct mxclient_index members; /* of struct mxclient_member; also those who left */

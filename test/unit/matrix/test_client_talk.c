@@ -100,7 +100,8 @@ static int release(struct engine *engine)
     return count;
 }
 
-static void sync_once(struct engine *engine)
+/* Take an answer and upload keys, without a query for devices. */
+static void sync_only(struct engine *engine)
 {
     struct mxclient_request request;
     struct sql_unit *unit = sql_unit_create(0);
@@ -113,6 +114,11 @@ static void sync_once(struct engine *engine)
         0);
     commit(engine, unit);
     upload(engine);
+}
+
+static void sync_once(struct engine *engine)
+{
+    sync_only(engine);
     query(engine);
 }
 
@@ -338,6 +344,30 @@ TEST(talk, ciphertext_before_its_key_is_held_and_released)
     CHECK(mxclient_rooms_find(&talk.bob.client.rooms, ROOM)->has_new_keys);
     CHECK_EQ_INT(release(&talk.bob), 1);
     check_got(&talk.bob, 1, "early");
+    talk_fini(&talk);
+}
+
+TEST(talk, an_event_of_an_unknown_device_is_read_once_the_device_is_known)
+{
+    struct talk talk = { 0 };
+    struct mxclient_room *room;
+
+    engine_init(&talk.ada, &talk.server, &talk.places[0], "@ada:x");
+    engine_init(&talk.bob, &talk.server, &talk.places[1], "@bob:y");
+    sync_only(&talk.bob);
+    sync_only(&talk.bob); /* the second one uploads one-time keys */
+    sync_once(&talk.ada);
+    send_text(&talk.ada, "we have not met");
+    sync_only(&talk.bob);
+    room = mxclient_rooms_find(&talk.bob.client.rooms, ROOM);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESIGNATURE);
+    CHECK(mxclient_megolm_is_due(&talk.bob.client, room));
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    CHECK(!mxclient_megolm_is_due(&talk.bob.client, room));
+    query(&talk.bob);
+    CHECK(mxclient_megolm_is_due(&talk.bob.client, room));
+    CHECK_EQ_INT(release(&talk.bob), 1);
+    check_got(&talk.bob, 1, "we have not met");
     talk_fini(&talk);
 }
 

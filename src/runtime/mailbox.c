@@ -174,10 +174,13 @@ tr__noinline int tr__push_slow(
     uint64_t word = tr__get(box->word);
     bool counted = mode != PUSH_FREE;
     uint64_t refuse = counted ? WORD_CLOSED | WORD_GONE : WORD_GONE;
-    uint64_t change = counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : control_of(cell);
+    bool is_message = counted && mode != PUSH_RESERVED;
     uint32_t limit = mode == PUSH_WAIT || mode == PUSH_TRY ? box->capacity : PUSH_UNLIMITED;
 
-    while (!tr__push(box, &word, cell, refuse | WORD_LOCKED, limit, change)) {
+    /* Senders meet full boxes often: the constant saves them the bits of a control cell. */
+    while (
+        !(is_message ? tr__push(box, &word, cell, refuse | WORD_LOCKED, limit, WORD_COUNT_ONE)
+                     : tr__push(box, &word, cell, refuse | WORD_LOCKED, limit, control_of(cell)))) {
         if (word & refuse)
             return TR_ECLOSED;
         if (word & WORD_LOCKED) {

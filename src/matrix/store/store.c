@@ -232,8 +232,8 @@ SQL_STATEMENT(refuse_replay,
     " AND i.event_id = mx_event.event_id)");
 SQL_STATEMENT(release_event, "UPDATE mx_event SET status = 1, reason = 0, type = $2, body = $3"
                              " WHERE event_id = $1 AND status = 0");
-SQL_STATEMENT(get_held,
-    SELECT(MXSTORE_EVENT, "event") " WHERE room_id = $1 AND status = 0 ORDER BY seq");
+SQL_STATEMENT(
+    get_held, SELECT(MXSTORE_EVENT, "event") " WHERE room_id = $1 AND status = 0 ORDER BY seq");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
 SQL_STATEMENT(claim_outbox,
     "UPDATE mx_outbox SET sending = 1, lease_until_ms = $3, attempts = attempts + 1"

@@ -15,7 +15,7 @@ enum mxclient_policy {
     MXCLIENT_SHARE_ALL,     /* all but blocked ones */
 };
 
-/* What is missing before something can be sent. */
+/* The thing that is missing before an event can be sent. */
 enum mxclient_need {
     MXCLIENT_NEED_NOTHING, /* send now */
     MXCLIENT_NEED_MEMBERS, /* the room's members are not known */

@@ -50,7 +50,7 @@ struct mxclient_user {
     bool is_left;     /* we share no room any more: no query until it is tracked again */
     bool is_querying; /* in the query under way */
     int64_t change;
-    int64_t change_queried; /* what `change` was when the query was sent */
+    int64_t change_queried; /* the value of `change` when the query was sent */
     int64_t next_query_ms;
     struct mxclient_cross cross;
     struct mxclient_index devices; /* of struct mxclient_device */

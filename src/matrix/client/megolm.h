@@ -19,7 +19,7 @@ struct mxclient_inbound {
     enum mxstore_source source;
 };
 
-/* Who gave a session. */
+/* The device that gave a session. */
 struct mxclient_room_key {
     struct mx_key sender_key;
     struct mx_key signing_key;
@@ -30,7 +30,7 @@ void mxclient_inbound_fini(void *object);
 /* Take a stored row. Fails like mx_inbound_unpickle. */
 int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *row);
 /* Take the content of m.room_key, or of m.forwarded_room_key, which names the session's owner
- * itself. What is not valid is skipped and counted. Sets the room's has_new_keys. TR_ENOMEM. */
+ * itself. An invalid key is skipped and counted. Sets the room's has_new_keys. TR_ENOMEM. */
 int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room_key *from,
     const struct json *content, struct sql_unit *unit);
 

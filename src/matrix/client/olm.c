@@ -149,7 +149,7 @@ int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *de
     return 0;
 }
 
-/* Write the plaintext: what the receiver checks, and our device keys, so that it can. */
+/* Write the plaintext: the members that the receiver checks, and our device keys for the check. */
 static int olm_put_plaintext(const struct mxclient *client, struct mxclient_place place,
     const struct mxclient_device *device, struct span type, struct span content, struct buffer *out)
 {

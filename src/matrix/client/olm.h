@@ -59,7 +59,7 @@ struct mxclient_batch {
     struct mxclient_request *request;
     struct sql_unit *unit;
     struct json_writer writer;
-    struct span user_id; /* whose devices are being written; absent at first */
+    struct span user_id; /* the user of the devices being written; absent at first */
     uint32_t count;
 };
 void mxclient_batch_start(struct mxclient_batch *batch, struct mxclient *client,
@@ -79,7 +79,7 @@ int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql
 /* Take the answer to the claim; NULL: it was refused. TR_ENOMEM. */
 int mxclient_unwedge_claimed(struct mxclient *client, const struct json *answer, int64_t now_ms);
 
-/* Take one event of `to_device`. What is not valid is skipped and counted in the client. TR_ENOMEM. */
+/* Take one event of `to_device`. An invalid one is skipped and counted in the client. TR_ENOMEM. */
 int mxclient_to_device_take(
     struct mxclient *client, const struct json *value, int64_t now_ms, struct sql_unit *unit);
 

@@ -178,7 +178,7 @@ static enum mxclient_verdict request_verdict_unknown(const struct mxclient_reque
 static enum mxclient_verdict request_verdict(
     const struct mxclient_request *request, const struct mxclient_outcome *outcome)
 {
-    /* What is too big once stays too big. */
+    /* An answer that was too big once stays too big. */
     if (outcome->error == TR_ETOOBIG)
         return MXCLIENT_REFUSED;
     if (outcome->status == 429 || request_is_errcode(outcome, "M_LIMIT_EXCEEDED") ||

@@ -85,7 +85,7 @@ void mxclient_request_query_int(struct mxclient_request *request, const char *na
 /* Return 0 if target and body are whole. */
 int mxclient_request_error(const struct mxclient_request *request);
 
-/* What the transport got. */
+/* The answer as the transport received it. */
 struct mxclient_answer {
     int failed;              /* 0, or why there is no answer: TR_EIO, TR_ETIMEOUT, TR_ETOOBIG … */
     uint32_t status;         /* of HTTP */

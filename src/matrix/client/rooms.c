@@ -95,7 +95,7 @@ int mxclient_rooms_load(struct mxclient_rooms *rooms, const struct mxstore_room 
     room->is_sync_room = row->is_sync_room != 0;
     room->rotation_ms = row->rotation_ms;
     room->rotation_messages = row->rotation_messages;
-    room->must_rotate = true;  /* who left while this program was down is not known */
+    room->must_rotate = true;  /* members may have left while this program was down */
     room->has_new_keys = true; /* held events are tried once after a start */
     room->is_changed = false;
     return 0;
@@ -121,7 +121,7 @@ void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_memb
 {
     room->is_changed = room->is_changed || room->membership != membership;
     room->membership = membership;
-    if (membership == MXCLIENT_LEFT) { /* who comes and goes while we are away is not told */
+    if (membership == MXCLIENT_LEFT) { /* the server tells no changes while we are away */
         room->has_members = false;
         room->must_rotate = true;
     }

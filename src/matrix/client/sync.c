@@ -175,7 +175,7 @@ static bool sync_read_token(const struct json *value, struct span *ret_token)
     return true;
 }
 
-/* The first answer starts in the present: what was before it is no gap. */
+/* The first answer starts in the present: events before it are no gap. */
 static void sync_take_gap(
     struct sync *sync, const struct mxclient_room *room, const struct json *timeline)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mx_private.h: what the files of this folder share: keys, ciphers, message fields, pickles. */
+/* mx_private.h: shared by the files of this folder: keys, ciphers, message fields, pickles. */
 #ifndef MATRIX_CRYPTO_MX_PRIVATE_H
 #define MATRIX_CRYPTO_MX_PRIVATE_H
 

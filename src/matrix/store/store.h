@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store.h: what a Matrix client keeps on disk, as rows and units of SQL. No I/O of its own: callers
+/* store.h: the data of a Matrix client on disk, as rows and units of SQL. No I/O of its own: callers
  * add steps to a unit and submit it (sql.h).
  *
  * 1. One unit per /sync answer: next_batch, ratchets, one-time keys and received events are stored

@@ -8,7 +8,7 @@
 
 struct db_query;
 
-/* What the calls of a service need from it. The state of such a service begins with it. */
+/* The part of a service that its calls need. The state of such a service begins with it. */
 struct call_service {
     const struct tr_env *env;
     struct sql *sql;

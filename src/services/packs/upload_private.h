@@ -47,9 +47,9 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
 
 enum { UPLOAD_TAG_FIRST = 16 };
 
-/* What an upload is busy with. */
+/* The step that keeps an upload busy. */
 enum upload_step { UPLOAD_STEP_NONE, UPLOAD_STEP_WORK, UPLOAD_STEP_REMOVE, UPLOAD_STEPS };
-/* What the pool does for it. */
+/* The work that the pool does for it. */
 enum upload_work { UPLOAD_WORK_CREATE, UPLOAD_WORK_WRITE, UPLOAD_WORK_SEAL, UPLOAD_WORK_REMOVE };
 
 struct upload {

@@ -30,9 +30,9 @@ struct check_walk {
     uint64_t violations;
     /* The position; zero at the start. */
     int check;
-    struct buffer convo; /* whose receipts are checked; the fields below are about it */
-    bool is_inside;      /* past the beginning of its log */
-    int64_t seq_max;     /* the end of its log at that moment, and */
+    struct buffer convo;               /* the one being checked; the fields below are about it */
+    bool is_inside;                    /* past the beginning of its log */
+    int64_t seq_max;                   /* the end of its log at that moment, and */
     unsigned char head[32], chain[32]; /* its receipt; and the chain computed so far */
     int64_t seq;
 };

@@ -488,7 +488,9 @@ TEST(snapshot, destroyed_while_a_worker_frees_an_old_value_waits_for_it)
     CHECK_EQ_INT(tr_snapshot_publish(snapshot, malloc(1)), 0);
     atomic_store(&slow_free.blocks, true);
     tr_reader_end(reader);
-    add(sender, 1); /* its worker goes idle after this, and frees what nobody reads any more */
+    /* The worker goes idle after this turn, if not before, and frees what nobody reads any more.
+     * It answers nobody while it frees, so this thread must not wait for the turn. */
+    tell(sender, act_nothing, 1);
     sem_wait(&slow_free.entered);
     atomic_store(&slow_free.destroying, true);
     tr_snapshot_destroy(&snapshot);

@@ -537,12 +537,8 @@ static bool call_read(struct call_run *run)
     return is_good;
 }
 
-void call_handle(struct http_request *request)
-{
-    call_begin(request, http_route(request)->extra);
-}
-
-void call_begin(struct http_request *request, const struct call *call)
+void call_begin(
+    struct http_request *request, const struct call_service *service, const struct call *call)
 {
     struct call_run *run = http_alloc(request, sizeof *run);
     const struct auth_claims *claims = auth_claims_of(request);
@@ -554,7 +550,7 @@ void call_begin(struct http_request *request, const struct call *call)
     }
     run->call = call;
     run->request = request;
-    run->service = http_service(request);
+    run->service = service;
     if (claims != NULL) /* else it is an operator, on the admin listener */
         run->caller = claims->issuer;
     run->now_ms = call_now_ms(run->service);

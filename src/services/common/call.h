@@ -187,7 +187,7 @@ struct call {
 struct call_run {
     const struct call *call;
     struct http_request *request;
-    struct call_service *service;
+    const struct call_service *service;
     struct span caller; /* {NULL, 0}: an operator */
     int64_t now_ms;
     struct param_value values[PARAMS_MAX];
@@ -206,10 +206,9 @@ struct call_run {
     uint32_t next; /* of the hooks: the row at which they continue */
 };
 
-/* Serve a route whose `extra` is a struct call. */
-void call_handle(struct http_request *request);
-/* Serve a request by a call that is not its route's. */
-void call_begin(struct http_request *request, const struct call *call);
+/* Serve a request by this call. */
+void call_begin(
+    struct http_request *request, const struct call_service *service, const struct call *call);
 
 /* Build the unit of a call and run it; then `decide` and the rest of that call follow. For hooks:
  * the next phase of a call that takes two units, or a call whose check had to wait. */

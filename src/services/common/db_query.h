@@ -8,7 +8,7 @@
 
 struct db_query;
 
-/* The part of a service that its calls need. The state of such a service begins with it. */
+/* The part of a service that its calls need. */
 struct call_service {
     const struct tr_env *env;
     struct sql *sql;

@@ -21,7 +21,7 @@ enum delivery_mode {
 struct direct;
 
 struct delivery {
-    struct call_service calls; /* first: declared calls find it here */
+    struct call_service calls;
     struct tr_system *system;
     tr_sender supervisor; /* restarts the actors below when they fail; borrowed; may be none */
     const struct tr_env *env;

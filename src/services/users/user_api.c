@@ -326,6 +326,13 @@ static const struct call call_status = {
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
+static void handle_call(struct http_request *request)
+{
+    const struct users *users = http_service(request);
+
+    call_begin(request, &users->calls, http_route(request)->extra);
+}
+
 enum { FIRST_FOR_ADMINS = 2 };
 #define ROUTE(method_, path_, handle_, call_, body_max_, flags_, role_)                            \
     {                                                                                              \
@@ -337,10 +344,10 @@ enum { FIRST_FOR_ADMINS = 2 };
 /* The calls of administrators are on both listeners. */
 static const struct http_route routes[] = {
     ROUTE(HTTP_POST, "/v1/sync/push", handle_push, NULL, USER_PUSH_BODY_MAX, 0, NULL),
-    ROUTE(HTTP_POST, "/v1/sync/pull", call_handle, &call_pull, SMALL_BODY, 0, NULL),
-    [FIRST_FOR_ADMINS] = ROUTE(HTTP_GET, "/v1/admin/sync/conflicts/{user}", call_handle,
+    ROUTE(HTTP_POST, "/v1/sync/pull", handle_call, &call_pull, SMALL_BODY, 0, NULL),
+    [FIRST_FOR_ADMINS] = ROUTE(HTTP_GET, "/v1/admin/sync/conflicts/{user}", handle_call,
         &call_conflicts, 0, HTTP_ROUTE_PRIVATE, "admin"),
-    ROUTE(HTTP_GET, "/v1/admin/users/{user}/sync_status", call_handle, &call_status, 0,
+    ROUTE(HTTP_GET, "/v1/admin/users/{user}/sync_status", handle_call, &call_status, 0,
         HTTP_ROUTE_PRIVATE, "admin"),
 };
 

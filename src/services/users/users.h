@@ -46,7 +46,7 @@ extern const char *const user_lists[USER_KINDS + 1]; /* "settings": the member o
 extern const char *const user_items[USER_KINDS];     /* "key": the member that names a row */
 
 struct users {
-    struct call_service calls; /* first: declared calls find it here */
+    struct call_service calls;
     struct tr_system *system;
     struct tr_registry *actors; /* one per active user */
     _Atomic uint64_t epoch;     /* of this run; drawn again if the database goes back */

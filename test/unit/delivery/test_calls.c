@@ -125,7 +125,7 @@ TEST(calls, have_sound_tables)
     json_put_object(&writer, NULL);
     for (size_t i = 0; i < service->route_count; i++) {
         const struct http_route *route = &service->routes[i];
-        const struct call *call = route->handle == call_handle ? route->extra : NULL;
+        const struct call *call = route->handle != api_handle ? route->extra : NULL;
         const struct api_call *act_call = route->handle == api_handle ? route->extra : NULL;
 
         if (call == NULL && act_call == NULL)

@@ -11,7 +11,7 @@
 
 static inline struct delivery *call_delivery(const struct call_run *run)
 {
-    return (struct delivery *)run->service;
+    return http_service(run->request);
 }
 
 /* A field with a cipher suite's number, shown as its registered name. */

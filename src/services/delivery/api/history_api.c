@@ -389,6 +389,7 @@ static void put_nothing_new(struct act *act, bool has_filter)
 /* The database answers if the conversation had no answer, or ended before it gave one. */
 static void poll_answered(struct http_request *request, const struct tr_event *event)
 {
+    const struct delivery *delivery = http_service(request);
     struct act *act = http_data(request);
     struct span text;
 
@@ -397,7 +398,7 @@ static void poll_answered(struct http_request *request, const struct tr_event *e
         http_respond_lost(request, event->status, false, "conversation");
     } else if (event->status < 0 || act->status != 200 || act_poll(act)->must_read) {
         api_end(request);
-        call_begin(request, &read_messages);
+        call_begin(request, &delivery->calls, &read_messages);
     } else {
         delivery_metrics_add(DELIVERY_METRIC_POLLS, 1);
         put_nothing_new(act,

@@ -4,6 +4,13 @@
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/schema.h"
 
+static void handle_call(struct http_request *request)
+{
+    const struct delivery *delivery = http_service(request);
+
+    call_begin(request, &delivery->calls, http_route(request)->extra);
+}
+
 /* clang-format off */
 #define XRPC(method_, name, is_open, ...)                                                          \
     { .method = HTTP_##method_, .path = "/xrpc/" XRPC_PREFIX name, .gate = auth_gate, .label = name,    \
@@ -12,7 +19,7 @@
 #define ACT_ROUTE(method, name, table, size)                                                       \
     XRPC(method, name, false, .handle = api_handle, .extra = &api_##table, .body_max = (size))
 #define CALL_ROUTE(method, name, table, size)                                                      \
-    XRPC(method, name, false, .handle = call_handle, .extra = &call_##table, .body_max = (size))
+    XRPC(method, name, false, .handle = handle_call, .extra = &call_##table, .body_max = (size))
 /* With a token, or with a ticket in the query, which the handler checks. */
 #define STREAM_ROUTE(name)                                                                         \
     XRPC(GET, name, true, .handle = api_subscribe_convo_events, .flags = HTTP_ROUTE_LONG)

@@ -37,8 +37,10 @@ static const struct call count_unread = {
 /* The mark is stored; the database counts the unread messages. */
 static void unread_marked(struct http_request *request, struct act *act)
 {
+    const struct delivery *delivery = http_service(request);
+
     tr_assert(act->status == 200);
-    call_begin(request, &count_unread);
+    call_begin(request, &delivery->calls, &count_unread);
 }
 
 const struct api_call api_mark_unread = {

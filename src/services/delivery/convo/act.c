@@ -105,12 +105,14 @@ void act_forget(struct act *act)
 
 void act_respond(struct http_request *request, struct act *act)
 {
+    const struct delivery *delivery = http_service(request);
+
     tr_assert(act->status != 0);
     if (act->status == 503 && act->is_in_doubt)
         http_respond_lost(request, SQL_EUNKNOWN, true, NULL);
     else if (act->status == 503 || act->status == 429)
         http_respond_shed(request, act->status, 1, act->label);
-    else if (!call_may_answer(http_service(request), act->answer.size))
+    else if (!call_may_answer(&delivery->calls, act->answer.size))
         http_respond_lost(request, TR_ENOMEM,
             act->status < 300 && http_route(request)->method != HTTP_GET, "answers");
     else if (act->answer.size > 0)

@@ -34,7 +34,7 @@
 enum { DIRECT_WORKERS = 4, BOX_MAX = 4096, BUCKETS = 256 };
 
 struct direct_request {
-    struct convo_op op; /* first: request_of() */
+    struct convo_op op;
     struct convo convo; /* as read for this request */
     enum convo_plan plan;
     bool is_unread;        /* there was no memory to load the conversation */
@@ -99,8 +99,7 @@ static const struct convo_driver direct_driver;
 
 static struct direct_request *request_of(struct convo_op *op)
 {
-    _Static_assert(offsetof(struct direct_request, op) == 0, "an op leads to its request");
-    return (struct direct_request *)(void *)op;
+    return (void *)((char *)op - offsetof(struct direct_request, op));
 }
 
 static struct direct_request **request_link(struct direct_worker *worker, uint32_t number)

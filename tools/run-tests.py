@@ -90,7 +90,7 @@ def regressions(path, programs):
         if not line:
             continue
         name, seed, text = line.split(None, 2)
-        jobs.append((f"{name} seed {seed}", by_name.get(name, name), [text], {"TROUPE_SEED": seed}))
+        jobs.append((f"{name} seed {seed}", by_name.get(name, name), [text], {"TROUPE_SEED": seed, "TROUPE_SEEDS": "1"}))
     return jobs
 
 

@@ -8,6 +8,7 @@
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/send.h"
+#include "matrix/client/timeline.h"
 
 void mxclient_start(struct mxclient *client)
 {
@@ -43,6 +44,11 @@ static int client_load_inbound(struct mxclient *client, const void *row)
     return mxclient_megolm_load(client, row);
 }
 
+static int client_load_gap(struct mxclient *client, const void *row)
+{
+    return mxclient_timeline_load(client, row);
+}
+
 /* The kinds in the order of their steps: users come before their devices. */
 static const struct client_list {
     enum mxstore_kind kind;
@@ -53,6 +59,7 @@ static const struct client_list {
     { MXSTORE_IS_room, client_load_room },
     { MXSTORE_IS_olm, client_load_olm },
     { MXSTORE_IS_inbound, client_load_inbound },
+    { MXSTORE_IS_gap, client_load_gap },
 };
 enum { CLIENT_LISTS = sizeof client_lists / sizeof client_lists[0] };
 
@@ -64,6 +71,7 @@ union client_row {
     struct mxstore_room room;
     struct mxstore_olm olm;
     struct mxstore_inbound inbound;
+    struct mxstore_gap gap;
 };
 
 void mxclient_load_read(struct sql_unit *unit)
@@ -106,6 +114,8 @@ void mxclient_fini(struct mxclient *client)
     mxclient_index_fini(&client->peers, mxclient_peer_fini);
     mxclient_index_fini(&client->inbounds, mxclient_inbound_fini);
     mxclient_index_fini(&client->outbounds, mxclient_outbound_fini);
+    mxclient_index_fini(&client->gaps, mxclient_gap_fini);
+    client->walking = NULL;
     mxclient_rooms_fini(&client->rooms);
     mxclient_devices_fini(&client->devices);
     mxclient_session_fini(&client->session);

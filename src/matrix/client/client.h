@@ -35,6 +35,8 @@ struct mxclient {
     struct mxclient_index peers;     /* of struct mxclient_peer (olm.h) */
     struct mxclient_index inbounds;  /* of struct mxclient_inbound (megolm.h) */
     struct mxclient_index outbounds; /* of struct mxclient_outbound (send.h) */
+    struct mxclient_index gaps;      /* of struct mxclient_gap (timeline.h) */
+    struct mxclient_gap *walking;    /* the gap whose request is under way; or NULL */
     bool is_unwedging;               /* a claim for wedged sessions is under way */
     bool is_account_changed;         /* by a received message; the sync's unit stores it */
     int64_t seq_next;                /* of the next received event */

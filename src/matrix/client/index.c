@@ -4,14 +4,18 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
+static void index_free(struct mxclient_entry *entry, void (*fini)(void *object))
+{
+    if (fini != NULL)
+        fini(entry);
+    buffer_free(&entry->id);
+    base_free(entry);
+}
+
 void mxclient_index_fini(struct mxclient_index *index, void (*fini)(void *object))
 {
-    for (uint32_t i = 0; i < index->count; i++) {
-        if (fini != NULL)
-            fini(index->entries[i]);
-        buffer_free(&index->entries[i]->id);
-        base_free(index->entries[i]);
-    }
+    for (uint32_t i = 0; i < index->count; i++)
+        index_free(index->entries[i], fini);
     base_free(index->entries);
     *index = (struct mxclient_index){ 0 };
 }
@@ -75,4 +79,50 @@ void *mxclient_index_add(struct mxclient_index *index, struct span id, size_t si
     index->entries[place] = entry;
     index->count++;
     return entry;
+}
+
+void mxclient_index_remove(struct mxclient_index *index, struct span id, void (*fini)(void *object))
+{
+    uint32_t place = index_place(index, id);
+    struct mxclient_entry *entry = index_at(index, place, id);
+
+    if (entry == NULL)
+        return;
+    index->count--;
+    memmove(&index->entries[place], &index->entries[place + 1],
+        (index->count - place) * sizeof(struct mxclient_entry *));
+    index_free(entry, fini); /* last: `id` may be the entry's own */
+}
+
+/* ---- ids of two parts ------------------------------------------------------------------------- */
+
+static int index_pair(struct span first, struct span second, struct buffer *out)
+{
+    (void)buffer_span(out, first);
+    (void)buffer_append(out, "\n", 1);
+    return buffer_span(out, second);
+}
+
+void *mxclient_index_find_pair(
+    const struct mxclient_index *index, struct span first, struct span second)
+{
+    struct buffer id = { 0 };
+    void *found = NULL;
+
+    if (index_pair(first, second, &id) == 0)
+        found = mxclient_index_find(index, (struct span){ id.bytes, id.size });
+    buffer_free(&id);
+    return found;
+}
+
+void *mxclient_index_add_pair(
+    struct mxclient_index *index, struct span first, struct span second, size_t size)
+{
+    struct buffer id = { 0 };
+    void *added = NULL;
+
+    if (index_pair(first, second, &id) == 0)
+        added = mxclient_index_add(index, (struct span){ id.bytes, id.size }, size);
+    buffer_free(&id);
+    return added;
 }

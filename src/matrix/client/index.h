@@ -24,5 +24,14 @@ void *mxclient_index_find(const struct mxclient_index *index, struct span id);
 /* Return the object with this id. A missing one is added with `size` bytes, zeroed but for its id.
  * NULL: out of memory. */
 void *mxclient_index_add(struct mxclient_index *index, struct span id, size_t size);
+/* Free the object with this id; `fini` may be NULL. */
+void mxclient_index_remove(
+    struct mxclient_index *index, struct span id, void (*fini)(void *object));
+
+/* The same for an id of two parts, the first without a line feed. Without memory there is none. */
+void *mxclient_index_find_pair(
+    const struct mxclient_index *index, struct span first, struct span second);
+void *mxclient_index_add_pair(
+    struct mxclient_index *index, struct span first, struct span second, size_t size);
 
 #endif

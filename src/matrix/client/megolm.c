@@ -16,36 +16,19 @@ void mxclient_inbound_fini(void *object)
     mx_inbound_destroy(((struct mxclient_inbound *)object)->inbound);
 }
 
-/* Compose the id in the index; ids have no control characters. */
-static int megolm_name(struct span room_id, struct span session_id, struct buffer *out)
-{
-    (void)buffer_span(out, room_id);
-    (void)buffer_append(out, "\n", 1);
-    return buffer_span(out, session_id);
-}
-
 static struct mxclient_inbound *megolm_find(
     const struct mxclient *client, struct span room_id, struct span session_id)
 {
-    struct mxclient_inbound *found = NULL;
-    struct buffer name = { 0 };
-
-    if (megolm_name(room_id, session_id, &name) == 0)
-        found = mxclient_index_find(&client->inbounds, mxclient_span(&name));
-    buffer_free(&name);
-    return found;
+    return mxclient_index_find_pair(&client->inbounds, room_id, session_id);
 }
 
 /* Keep a session, which is then owned by the client, in place of the former one. */
 static int megolm_keep(struct mxclient *client, struct span room_id, struct span session_id,
     const struct mxclient_room_key *key, struct mx_inbound *inbound)
 {
-    struct buffer name = { 0 };
-    struct mxclient_inbound *kept = NULL;
+    struct mxclient_inbound *kept =
+        mxclient_index_add_pair(&client->inbounds, room_id, session_id, sizeof *kept);
 
-    if (megolm_name(room_id, session_id, &name) == 0)
-        kept = mxclient_index_add(&client->inbounds, mxclient_span(&name), sizeof *kept);
-    buffer_free(&name);
     if (kept == NULL)
         return TR_ENOMEM;
     mx_inbound_destroy(kept->inbound);

@@ -35,7 +35,7 @@ enum mxclient_retry {
     X(SYNC, GET, "/_matrix/client/v3/sync", FOREVER, 110000, 131072, true)                         \
     X(SEND, PUT, "/_matrix/client/v3/rooms/{}/send/{}/{}", FOREVER, 20000, 64, true)               \
     X(TO_DEVICE, PUT, "/_matrix/client/v3/sendToDevice/{}/{}", FOREVER, 30000, 64, true)           \
-    X(MESSAGES, GET, "/_matrix/client/v3/rooms/{}/messages", FOREVER, 60000, 65536, true)          \
+    X(MESSAGES, GET, "/_matrix/client/v3/rooms/{}/messages", FOREVER, 60000, 32768, true)          \
     X(MEMBERS, GET, "/_matrix/client/v3/rooms/{}/members", FOREVER, 60000, 65536, true)            \
     X(KEYS_UPLOAD, POST, "/_matrix/client/v3/keys/upload", FOREVER, 30000, 64, true)               \
     X(KEYS_QUERY, POST, "/_matrix/client/v3/keys/query", FOREVER, 60000, 65536, true)              \

@@ -76,25 +76,13 @@ static struct mxclient_place send_place(const struct send_walk *walk)
         mxclient_id(&walk->device->entry) };
 }
 
-/* Compose the id of a share. */
-static int send_share_name(struct mxclient_place place, struct buffer *out)
-{
-    (void)buffer_span(out, place.user_id);
-    (void)buffer_append(out, "\n", 1);
-    return buffer_span(out, place.device_id);
-}
-
 static struct mxclient_share *send_share(
     struct mxclient_outbound *outbound, struct mxclient_place place, bool adds)
 {
-    struct mxclient_share *share = NULL;
-    struct buffer name = { 0 };
-
-    if (send_share_name(place, &name) == 0)
-        share = adds ? mxclient_index_add(&outbound->shares, mxclient_span(&name), sizeof *share)
-                     : mxclient_index_find(&outbound->shares, mxclient_span(&name));
-    buffer_free(&name);
-    return share;
+    if (!adds)
+        return mxclient_index_find_pair(&outbound->shares, place.user_id, place.device_id);
+    return mxclient_index_add_pair(
+        &outbound->shares, place.user_id, place.device_id, sizeof(struct mxclient_share));
 }
 
 void mxclient_send_forget(struct mxclient *client, struct mxclient_place place)

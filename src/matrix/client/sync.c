@@ -8,14 +8,7 @@
 #include "base/assert.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
-
-/* One answer on its way into a unit. */
-struct sync {
-    struct mxclient *client;
-    struct sql_unit *unit;
-    int64_t now_ms;
-    struct mxclient_sync_news news;
-};
+#include "matrix/client/timeline.h"
 
 void mxclient_sync_request(
     const struct mxclient *client, bool is_first, struct mxclient_request *request)
@@ -32,17 +25,17 @@ void mxclient_sync_request(
 
 /* ---- received events -------------------------------------------------------------------------- */
 
-static void sync_put_event(struct sync *sync, const struct mxclient_room *room,
+static void sync_put_event(struct mxclient_intake *intake, const struct mxclient_room *room,
     const struct mxclient_event *event, struct mxstore_event *row)
 {
     row->event_id = event->event_id;
-    row->seq = sync->client->seq_next++;
+    row->seq = intake->client->seq_next++;
     row->room_id = mxclient_id(&room->entry);
     row->sender = event->sender;
     row->type = event->type;
     row->origin_ms = event->origin_ms;
-    mxstore_put(sync->unit, MXSTORE_IS_event, row);
-    sync->news.events++;
+    mxstore_put(intake->unit, MXSTORE_IS_event, row);
+    intake->news.events++;
 }
 
 /* Return the row of an event as it came. Ciphertext waits for its key. Plaintext in an encrypted room
@@ -64,21 +57,21 @@ static bool sync_is_waiting(int reason)
 }
 
 /* Store ciphertext that decrypts, as its plaintext. TR_EAGAIN: it does not, for `row`'s reason. */
-static int sync_take_cipher(struct sync *sync, const struct mxclient_room *room,
+static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclient_room *room,
     const struct mxclient_event *event, struct mxstore_event *row)
 {
     struct mxclient_cleartext text = { 0 };
     struct mxclient_event inner = *event;
     struct json_doc doc = { 0 };
-    int rc = mxclient_megolm_decrypt(sync->client, room, event, &doc, &text);
+    int rc = mxclient_megolm_decrypt(intake->client, room, event, &doc, &text);
 
     if (rc == 0) {
         inner.type = text.type;
         *row =
             (struct mxstore_event){ .status = MXSTORE_ENQUEUED, .body = mxclient_span(&text.text) };
-        sync_put_event(sync, room, &inner, row);
+        sync_put_event(intake, room, &inner, row);
         mxstore_guard_index(
-            sync->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
+            intake->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
     } else if (rc != TR_ENOMEM) {
         row->status = sync_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
         row->reason = rc;
@@ -92,7 +85,7 @@ static int sync_take_cipher(struct sync *sync, const struct mxclient_room *room,
 /* Store an event. One over the limit is stored without its body, so that it is not missed
  * silently. */
 static int sync_take_event(
-    struct sync *sync, struct mxclient_room *room, const struct mxclient_event *event)
+    struct mxclient_intake *intake, struct mxclient_room *room, const struct mxclient_event *event)
 {
     struct mxstore_event row = sync_event_row(room, event);
     struct buffer body = { .size_max = MXCLIENT_EVENT_BYTES_MAX };
@@ -100,7 +93,7 @@ static int sync_take_event(
     int rc = TR_EAGAIN;
 
     if (row.status == MXSTORE_HELD)
-        rc = sync_take_cipher(sync, room, event, &row);
+        rc = sync_take_cipher(intake, room, event, &row);
     if (rc != TR_EAGAIN)
         return rc;
     json_put_value(&writer, NULL, event->json);
@@ -114,57 +107,63 @@ static int sync_take_event(
     }
     if (rc == 0) {
         if (row.status == MXSTORE_HELD) {
-            mxstore_lower_floor(sync->unit, mxclient_id(&room->entry), event->origin_ms);
-            sync->news.held++;
+            mxstore_lower_floor(intake->unit, mxclient_id(&room->entry), event->origin_ms);
+            intake->news.held++;
         }
-        sync_put_event(sync, room, event, &row);
+        sync_put_event(intake, room, event, &row);
     }
     buffer_free(&body);
     return rc;
 }
 
 /* Our own event comes back with the transaction id that we gave it. */
-static bool sync_is_echo(const struct sync *sync, const struct mxclient_event *event)
+static bool sync_is_echo(const struct mxclient_intake *intake, const struct mxclient_event *event)
 {
     return event->transaction_id.at != NULL &&
-           span_equal(event->sender, mxclient_span(&sync->client->session.user_id));
+           span_equal(event->sender, mxclient_span(&intake->client->session.user_id));
+}
+
+int mxclient_intake_event(
+    struct mxclient_intake *intake, struct mxclient_room *room, const struct json *value)
+{
+    struct mxclient_event event;
+
+    if (!mxclient_event_read(value, &event) || event.event_id.at == NULL) {
+        intake->client->skipped++;
+        return 0;
+    }
+    if (event.state_key.at != NULL)
+        return intake->takes_state ? mxclient_room_take_state(room, &event, intake->is_limited) : 0;
+    return sync_is_echo(intake, &event) ? 0 : sync_take_event(intake, room, &event);
 }
 
 /* ---- rooms ------------------------------------------------------------------------------------ */
 
 static int sync_take_state(
-    struct sync *sync, struct mxclient_room *room, const struct json *events, bool is_limited)
+    struct mxclient_intake *intake, struct mxclient_room *room, const struct json *events)
 {
     struct mxclient_event event;
     int rc = 0;
 
     for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);)
         if (mxclient_event_read(it.value, &event) && event.state_key.at != NULL)
-            rc = mxclient_room_take_state(room, &event, is_limited);
+            rc = mxclient_room_take_state(room, &event, intake->is_limited);
         else
-            sync->client->skipped++;
+            intake->client->skipped++;
     return rc;
 }
 
-/* Only without `state_after` the state events of the timeline change the state. */
-static int sync_take_timeline(struct sync *sync, struct mxclient_room *room,
-    const struct json *events, bool takes_state, bool is_limited)
+static int sync_take_timeline(
+    struct mxclient_intake *intake, struct mxclient_room *room, const struct json *events)
 {
-    struct mxclient_event event;
     int rc = 0;
 
-    for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);) {
-        if (!mxclient_event_read(it.value, &event) || event.event_id.at == NULL)
-            sync->client->skipped++;
-        else if (event.state_key.at != NULL)
-            rc = takes_state ? mxclient_room_take_state(room, &event, is_limited) : 0;
-        else if (!sync_is_echo(sync, &event))
-            rc = sync_take_event(sync, room, &event);
-    }
+    for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);)
+        rc = mxclient_intake_event(intake, room, it.value);
     return rc;
 }
 
-static bool sync_read_token(const struct json *value, struct span *ret_token)
+bool mxclient_read_token(const struct json *value, struct span *ret_token)
 {
     struct span token;
 
@@ -176,23 +175,21 @@ static bool sync_read_token(const struct json *value, struct span *ret_token)
 }
 
 /* The first answer starts in the present: events before it are no gap. */
-static void sync_take_gap(
-    struct sync *sync, const struct mxclient_room *room, const struct json *timeline)
+static int sync_take_gap(
+    struct mxclient_intake *intake, const struct mxclient_room *room, const struct json *timeline)
 {
-    struct span from;
+    struct mxstore_gap row = { .room_id = mxclient_id(&room->entry),
+        .until_token = mxclient_span(&intake->client->next_batch),
+        .created_ms = intake->now_ms };
 
-    if (sync->client->next_batch.size == 0)
-        return;
-    if (!sync_read_token(json_get(timeline, "prev_batch"), &from)) {
-        sync->client->skipped++;
-        return;
+    if (intake->client->next_batch.size == 0)
+        return 0;
+    if (!mxclient_read_token(json_get(timeline, "prev_batch"), &row.from_token)) {
+        intake->client->skipped++;
+        return 0;
     }
-    mxstore_put(sync->unit, MXSTORE_IS_gap,
-        &(struct mxstore_gap){ .room_id = mxclient_id(&room->entry),
-            .from_token = from,
-            .until_token = mxclient_span(&sync->client->next_batch),
-            .created_ms = sync->now_ms });
-    sync->news.gaps++;
+    intake->news.gaps++;
+    return mxclient_timeline_add(intake->client, &row, intake->unit);
 }
 
 int mxclient_sync_track(
@@ -210,58 +207,58 @@ int mxclient_sync_track(
     return rc;
 }
 
-static int sync_take_room(struct sync *sync, struct span room_id, const struct json *value,
-    enum mxclient_membership membership)
+static int sync_take_room(struct mxclient_intake *intake, struct span room_id,
+    const struct json *value, enum mxclient_membership membership)
 {
     const struct json *timeline = json_get(value, "timeline");
     const struct json *after = json_get(value, "state_after");
-    bool is_new = mxclient_rooms_find(&sync->client->rooms, room_id) == NULL;
-    struct mxclient_room *room = mxclient_rooms_add(&sync->client->rooms, room_id);
-    bool is_limited = false;
+    bool is_new = mxclient_rooms_find(&intake->client->rooms, room_id) == NULL;
+    struct mxclient_room *room = mxclient_rooms_add(&intake->client->rooms, room_id);
     int rc;
 
     if (room == NULL)
         return TR_ENOMEM;
-    (void)json_bool(json_get(timeline, "limited"), &is_limited);
+    intake->takes_state = after == NULL; /* else `state_after` has what the timeline changes */
+    intake->is_limited = false;
+    (void)json_bool(json_get(timeline, "limited"), &intake->is_limited);
     mxclient_room_set_membership(room, membership);
     /* A filter may leave members out; without one the answer has the whole state of a new room. */
-    if (is_new && membership == MXCLIENT_JOINED && sync->client->session.filter_id.size == 0)
+    if (is_new && membership == MXCLIENT_JOINED && intake->client->session.filter_id.size == 0)
         room->has_members = true;
-    rc = sync_take_state(sync, room,
-        json_get(after != NULL ? after : json_get(value, "state"), "events"), is_limited);
+    rc = sync_take_state(
+        intake, room, json_get(after != NULL ? after : json_get(value, "state"), "events"));
     /* The row of a new room must be there before its floor is lowered. Its events may encrypt it. */
-    mxclient_room_put(room, sync->unit);
+    mxclient_room_put(room, intake->unit);
     if (rc == 0)
-        rc =
-            sync_take_timeline(sync, room, json_get(timeline, "events"), after == NULL, is_limited);
-    mxclient_room_put(room, sync->unit);
-    if (rc == 0 && is_limited)
-        sync_take_gap(sync, room, timeline);
-    return rc == 0 ? mxclient_sync_track(sync->client, room, sync->unit) : rc;
+        rc = sync_take_timeline(intake, room, json_get(timeline, "events"));
+    mxclient_room_put(room, intake->unit);
+    if (rc == 0 && intake->is_limited)
+        rc = sync_take_gap(intake, room, timeline);
+    return rc == 0 ? mxclient_sync_track(intake->client, room, intake->unit) : rc;
 }
 
 static int sync_take_rooms(
-    struct sync *sync, const struct json *rooms, enum mxclient_membership membership)
+    struct mxclient_intake *intake, const struct json *rooms, enum mxclient_membership membership)
 {
     int rc = 0;
 
     for (struct json_iter it = json_iterate(rooms); rc == 0 && json_next(&it);)
         if (mxclient_is_id(it.key) && json_kind(it.value) == JSON_OBJECT)
-            rc = sync_take_room(sync, it.key, it.value, membership);
+            rc = sync_take_room(intake, it.key, it.value, membership);
         else
-            sync->client->skipped++;
+            intake->client->skipped++;
     return rc;
 }
 
-static int sync_take_to_device(struct sync *sync, const struct json *events)
+static int sync_take_to_device(struct mxclient_intake *intake, const struct json *events)
 {
-    struct mxclient *client = sync->client;
+    struct mxclient *client = intake->client;
     int rc = 0;
 
     for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);)
-        rc = mxclient_to_device_take(client, it.value, sync->now_ms, sync->unit);
+        rc = mxclient_to_device_take(client, it.value, intake->now_ms, intake->unit);
     if (rc == 0 && client->is_account_changed)
-        rc = mxclient_session_put(&client->session, sync->unit);
+        rc = mxclient_session_put(&client->session, intake->unit);
     client->is_account_changed = false;
     return rc;
 }
@@ -298,28 +295,28 @@ static uint64_t sync_pause_ms(
 int mxclient_sync_take(struct mxclient *client, const struct json *body, int64_t now_ms,
     uint64_t took_ms, struct sql_unit *unit, struct mxclient_sync_news *ret_news)
 {
-    struct sync sync = { .client = client, .unit = unit, .now_ms = now_ms };
+    struct mxclient_intake intake = { .client = client, .unit = unit, .now_ms = now_ms };
     const struct json *rooms = json_get(body, "rooms");
     struct span token, former = mxclient_span(&client->next_batch);
     int rc;
 
     tr_assert(client->seq_next > 0);
-    if (!sync_read_token(json_get(body, "next_batch"), &token))
+    if (!mxclient_read_token(json_get(body, "next_batch"), &token))
         return TR_EPROTO;
-    sync.news.pause_ms = sync_pause_ms(client, body, took_ms, span_equal(token, former));
+    intake.news.pause_ms = sync_pause_ms(client, body, took_ms, span_equal(token, former));
     mxclient_devices_changed(&client->devices, json_get(body, "device_lists"), unit);
     mxclient_keys_counts(&client->keys, body);
     /* Messages to the device come first: they bring the keys of the timelines. */
-    rc = sync_take_to_device(&sync, json_get(json_get(body, "to_device"), "events"));
-    rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "invite"), MXCLIENT_INVITED);
-    rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "join"), MXCLIENT_JOINED);
-    rc = rc != 0 ? rc : sync_take_rooms(&sync, json_get(rooms, "leave"), MXCLIENT_LEFT);
+    rc = sync_take_to_device(&intake, json_get(json_get(body, "to_device"), "events"));
+    rc = rc != 0 ? rc : sync_take_rooms(&intake, json_get(rooms, "invite"), MXCLIENT_INVITED);
+    rc = rc != 0 ? rc : sync_take_rooms(&intake, json_get(rooms, "join"), MXCLIENT_JOINED);
+    rc = rc != 0 ? rc : sync_take_rooms(&intake, json_get(rooms, "leave"), MXCLIENT_LEFT);
     if (rc != 0)
         return rc;
     mxstore_advance_token(unit, former.size == 0 ? (struct span){ NULL, 0 } : former, token);
     buffer_clear(&client->next_batch);
     rc = buffer_span(&client->next_batch, token);
     if (rc == 0)
-        *ret_news = sync.news;
+        *ret_news = intake.news;
     return rc;
 }

@@ -25,6 +25,9 @@ enum {
 void mxclient_sync_request(
     const struct mxclient *client, bool is_first, struct mxclient_request *request);
 
+/* Read a token of a timeline; false if it is no text of 1 to MXCLIENT_SYNC_TOKEN_BYTES_MAX bytes. */
+bool mxclient_read_token(const struct json *value, struct span *ret_token);
+
 /* Track the devices of everyone in an encrypted room, after its members were read. TR_ENOMEM. */
 int mxclient_sync_track(
     struct mxclient *client, const struct mxclient_room *room, struct sql_unit *unit);
@@ -35,6 +38,21 @@ struct mxclient_sync_news {
     uint32_t held;     /* of them without a key */
     uint32_t gaps;
 };
+
+/* Events on their way into a unit. */
+struct mxclient_intake {
+    struct mxclient *client;
+    struct sql_unit *unit;
+    int64_t now_ms;
+    bool takes_state; /* state events change the room; else they are passed over */
+    bool is_limited;  /* there is a gap before these events */
+    struct mxclient_sync_news news;
+};
+/* Take one event of a timeline, whichever request brought it: decrypt and store it, or hold it. Our
+ * own event that comes back is passed over. An invalid one is skipped and counted. TR_ENOMEM. */
+int mxclient_intake_event(
+    struct mxclient_intake *intake, struct mxclient_room *room, const struct json *value);
+
 /* Take an answer that came `took_ms` after its request, and add the steps of the unit. TR_EPROTO:
  * there is no usable next_batch, and no step was added; wait, then ask again. TR_ENOMEM: drop the
  * client and load it. */

@@ -235,6 +235,7 @@ SQL_STATEMENT(release_event, "UPDATE mx_event SET status = 1, reason = 0, type =
 SQL_STATEMENT(
     get_held, SELECT(MXSTORE_EVENT, "event") " WHERE room_id = $1 AND status = 0 ORDER BY seq");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
+SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
 SQL_STATEMENT(claim_outbox,
     "UPDATE mx_outbox SET sending = 1, lease_until_ms = $3, attempts = attempts + 1"
     " WHERE txn_id = $1 AND (sending = 0 OR (sending = 1 AND lease_until_ms <= $2))");
@@ -301,6 +302,13 @@ void mxstore_get_held(struct sql_unit *unit, struct span room_id)
 void mxstore_get_last_seq(struct sql_unit *unit)
 {
     sql_unit_step(unit, &get_last_seq, 1);
+}
+
+void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token)
+{
+    sql_unit_step(unit, &close_gap, 1);
+    sql_unit_text(unit, room_id);
+    sql_unit_text(unit, from_token);
 }
 
 void mxstore_claim_outbox(

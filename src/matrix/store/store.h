@@ -138,7 +138,8 @@ enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_F
     NEXT(TEXT, event_id)                                                                           \
     NEXT(TEXT, reason)
 
-/* A hole in a room's timeline, to be filled by /messages before the marker passes it. */
+/* A hole in a room's timeline, from its newer end back to its older one, to be filled by /messages
+ * before the marker passes it. A walk shrinks the row from either end. */
 #define MXSTORE_GAP(FIRST, NEXT)                                                                   \
     FIRST(TEXT, room_id)                                                                           \
     NEXT(TEXT, from_token)                                                                         \
@@ -229,6 +230,8 @@ void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t 
 /* Replace held ciphertext by what it decrypted to; an event that is not held stays as it is. */
 void mxstore_release_event(
     struct sql_unit *unit, struct span event_id, struct span type, struct span body);
+/* Forget a gap: it is filled, or its newer end has another token now. */
+void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token);
 /* Claim an outbox row until `lease_until_ms`: it is pending, or its lease ended before now. */
 void mxstore_claim_outbox(
     struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms);

@@ -321,32 +321,98 @@ static int job_copy_body(struct client_job *job, struct span body)
     return 0;
 }
 
+static bool has_header(const char *const *headers, const char *name)
+{
+    size_t size = strlen(name);
+
+    for (; headers != NULL && *headers != NULL; headers++)
+        if (strlen(*headers) > size && (*headers)[size] == ':' &&
+            span_is_nocase((struct span){ *headers, size }, name))
+            return true;
+    return false;
+}
+
+static int job_use_upload(struct client_job *job, const struct http_client_request *request)
+{
+    job->has_body = strcmp(job->method, "POST") == 0 || strcmp(job->method, "PUT") == 0 ||
+                    strcmp(job->method, "PATCH") == 0;
+    return job->has_body && request->body.size == 0 ? 0 : TR_EINVAL;
+}
+
+static int job_use_download(struct client_job *job, const struct http_client_request *request)
+{
+    uint64_t offset = http_client_transfer_offset(request->transfer);
+    char line[64];
+
+    if (strcmp(job->method, "GET") != 0 || request->size_max == 0 || offset >= request->size_max ||
+        has_header(request->headers, "Range"))
+        return TR_EINVAL;
+    if (offset == 0)
+        return 0;
+    (void)snprintf(line, sizeof line, "Range: bytes=%llu-", (unsigned long long)offset);
+    return job_add_header(job, line);
+}
+
+/* Set up the body's way, and check the size the answer may have. */
+static int job_use_transfer(struct client_job *job, const struct http_client_request *request)
+{
+    enum http_client_transfer_kind kind = request->transfer == NULL
+                                              ? HTTP_CLIENT_FROM_FILE
+                                              : http_client_transfer_kind(request->transfer);
+    uint64_t limit = kind == HTTP_CLIENT_TO_FILE     ? HTTP_CLIENT_FILE_MAX
+                     : kind == HTTP_CLIENT_TO_MEMORY ? HTTP_CLIENT_LARGE_MAX
+                                                     : HTTP_CLIENT_ANSWER_MAX;
+
+    if (request->size_max > limit)
+        return TR_EINVAL;
+    job->size_max = request->size_max == 0 ? limit : request->size_max;
+    if (request->transfer == NULL || kind == HTTP_CLIENT_TO_MEMORY)
+        return 0;
+    return kind == HTTP_CLIENT_TO_FILE ? job_use_download(job, request)
+                                       : job_use_upload(job, request);
+}
+
+static int job_set_times(
+    struct client_job *job, const struct http_client_request *request, uint64_t now_ns)
+{
+    bool has_stall = request->stall_ns != 0;
+    uint64_t limit_ns = TR_SECONDS(has_stall ? 24 * 3600 : 3600);
+    uint64_t timeout_ns = request->timeout_ns != 0 ? request->timeout_ns
+                          : has_stall              ? limit_ns
+                                                   : TR_SECONDS(10);
+
+    if (timeout_ns > limit_ns || request->stall_ns > limit_ns)
+        return TR_EINVAL;
+    job->asked_ns = job->moved_ns = now_ns;
+    job->deadline_ns = now_ns + timeout_ns;
+    job->stall_ns = request->stall_ns;
+    return 0;
+}
+
 static int job_fill(
     struct client_job *job, const struct http_client_request *request, uint64_t now_ns)
 {
-    uint64_t timeout_ns = request->timeout_ns == 0 ? TR_SECONDS(10) : request->timeout_ns;
     int rc;
 
     job->method = client_method(request->method);
-    if (job->method == NULL || timeout_ns > TR_SECONDS(3600) ||
-        request->size_max > HTTP_CLIENT_ANSWER_MAX ||
-        request->redirects_max > HTTP_CLIENT_REDIRECTS_MAX)
+    if (job->method == NULL || request->redirects_max > HTTP_CLIENT_REDIRECTS_MAX)
         return TR_EINVAL;
     /* A redirected POST becomes a GET or is sent twice, so callers that want that do it
      * themselves. */
     if (request->redirects_max > 0 && !is_plain_get(job->method))
         return TR_EINVAL;
-    job->size_max = request->size_max == 0 ? HTTP_CLIENT_ANSWER_MAX : request->size_max;
     job->redirects_max = request->redirects_max;
-    job->asked_ns = now_ns;
-    job->deadline_ns = now_ns + timeout_ns;
-    rc = job_copy_url(job, request->url);
+    rc = job_set_times(job, request, now_ns);
+    if (rc == 0)
+        rc = job_copy_url(job, request->url);
     if (rc == 0)
         rc = job_copy_headers(job, request->headers);
     if (rc == 0)
         rc = job_add_trace(job, request->traceparent);
     if (rc == 0)
         rc = job_copy_body(job, request->body);
+    if (rc == 0)
+        rc = job_use_transfer(job, request);
     return rc;
 }
 
@@ -370,6 +436,8 @@ void http_client_job_destroy(struct client_job *job)
         return;
     if (job->easy != NULL)
         curl_easy_cleanup(job->easy);
+    if (job->transfer != NULL)
+        http_client_transfer_detach(job->transfer);
     curl_slist_free_all(job->headers);
     buffer_free(&job->answer);
     base_free(job->url);
@@ -390,13 +458,31 @@ bool http_client_takes(const char *url)
 
 /* ---- asks ---------------------------------------------------------------------------------- */
 
+static int client_make_job(struct http_client *client, const struct http_client_request *request,
+    uint64_t now_ns, struct client_job **ret_job)
+{
+    struct client_job *job;
+    int rc = http_client_job_create(request, now_ns, &job);
+
+    if (rc < 0)
+        return rc;
+    if (request->transfer != NULL &&
+        http_client_transfer_attach(request->transfer, client->sender) < 0) {
+        http_client_job_destroy(job);
+        return TR_EINVAL;
+    }
+    job->transfer = request->transfer;
+    *ret_job = job;
+    return 0;
+}
+
 int http_client_ask(struct tr_context *ctx, struct http_client *client,
     const struct http_client_request *request, uint32_t tag)
 {
     struct client_message message;
     int rc;
 
-    rc = http_client_job_create(request, tr_now_ns(ctx), &message.job);
+    rc = client_make_job(client, request, tr_now_ns(ctx), &message.job);
     if (rc < 0)
         return rc;
     rc = tr_ask(ctx, client->sender, &message, sizeof message,
@@ -436,7 +522,7 @@ int http_client_wait(
     struct tr_future *future;
     int rc;
 
-    rc = http_client_job_create(request, env->now_ns(env->data), &message.job);
+    rc = client_make_job(client, request, env->now_ns(env->data), &message.job);
     if (rc < 0)
         return rc;
     rc = tr_ask_future(client->sender, &message, sizeof message,

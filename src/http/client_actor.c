@@ -10,7 +10,7 @@
  *
  * Invariants:
  *  1. A job is either in the queue or active. It has an open reply and a timer that ends it at its
- *     deadline. So every request ends, even if libcurl or a watch fails.
+ *     deadline or when no byte moves any more. So every request ends, even if libcurl or a watch fails.
  *  2. A job is active if and only if its easy handle is in the multi handle.
  *  3. active_count <= concurrent_max. Between handlers, active_count == concurrent_max while a job
  *     is queued.
@@ -65,11 +65,12 @@ static struct metric metrics[] = {
     FAILURE("closed"),
     FAILURE("cancelled"),
     FAILURE("memory"),
+    FAILURE("disk"),
 };
 enum { REQUESTS, ACTIVE, QUEUED, SECONDS, FAILURES };
 
 static const int failures[] = { TR_ETIMEOUT, TR_EACCES, TR_ETOOBIG, TR_ELIMIT, TR_EIO, TR_EFULL,
-    TR_ECLOSED, TR_ECANCELLED, TR_ENOMEM };
+    TR_ECLOSED, TR_ECANCELLED, TR_ENOMEM, TR_ENOSPC };
 _Static_assert(
     sizeof metrics / sizeof metrics[0] == FAILURES + sizeof failures / sizeof failures[0],
     "each failure has its counter");
@@ -254,19 +255,24 @@ static void client_collect_ended(struct client_actor *self)
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&job);
         tr_assert(job != NULL);
         tr_assert(job->easy == message->easy_handle);
-        client_end_active(self, job, http_client_transfer_end(job, code), code);
+        client_end_active(self, job, http_client_easy_end(job, code), code);
     }
+}
+
+static bool job_is_cancelled(const struct client_job *job)
+{
+    return job->transfer != NULL && http_client_transfer_is_cancelled(job->transfer);
 }
 
 static void client_start_job(struct client_actor *self, struct client_job *job)
 {
     int status;
 
-    if (tr_reply_is_cancelled(job->reply)) { /* the caller has gone */
+    if (tr_reply_is_cancelled(job->reply) || job_is_cancelled(job)) {
         client_end_job(self, job, TR_ECANCELLED, CURLE_OK);
         return;
     }
-    status = http_client_transfer_start(job, self->client);
+    status = http_client_easy_start(job, self->client);
     if (status == 0 && curl_multi_add_handle(self->multi, job->easy) != CURLM_OK)
         status = TR_ENOMEM;
     if (status < 0) {
@@ -327,21 +333,71 @@ static void client_on_ready(struct client_actor *self, const struct tr_event *ev
     client_run_curl(self, event->fd, ready);
 }
 
+/* ---- deadlines and cancels ----------------------------------------------------------------- */
+
+/* Returns 0 if the job is over its time. */
+static uint64_t client_time_left_ns(const struct client_job *job, uint64_t now_ns)
+{
+    uint64_t until_ns = job->deadline_ns;
+
+    if (job->stall_ns != 0 && job->moved_ns + job->stall_ns < until_ns)
+        until_ns = job->moved_ns + job->stall_ns;
+    return until_ns > now_ns ? until_ns - now_ns : 0;
+}
+
+/* Returns 0 if the job goes on: a byte has moved since its timer was set. */
+static int client_timer_fired(struct client_actor *self, struct client_job *job)
+{
+    uint64_t left_ns = client_time_left_ns(job, tr_now_ns(self->ctx));
+
+    if (left_ns == 0)
+        return TR_ETIMEOUT;
+    return tr_after(self->ctx, left_ns, TAG_DEADLINE, &job->timer_id);
+}
+
 static void client_on_deadline(struct client_actor *self, uint64_t timer_id)
 {
+    int status;
+
     for (struct client_job *job = self->active; job != NULL; job = job->next)
         if (job->timer_id == timer_id) {
-            client_end_active(self, job, TR_ETIMEOUT, CURLE_OK);
+            status = client_timer_fired(self, job);
+            if (status < 0)
+                client_end_active(self, job, status, CURLE_OK);
             return;
         }
     for (struct client_job **link = &self->queue; *link != NULL; link = &(*link)->next)
         if ((*link)->timer_id == timer_id) {
             struct client_job *job = *link;
 
-            client_leave_queue(self, link);
-            client_end_job(self, job, TR_ETIMEOUT, CURLE_OK);
+            status = client_timer_fired(self, job);
+            if (status < 0) {
+                client_leave_queue(self, link);
+                client_end_job(self, job, status, CURLE_OK);
+            }
             return;
         }
+}
+
+static void client_end_cancelled(struct client_actor *self)
+{
+    struct client_job **link = &self->queue, *next;
+
+    for (struct client_job *job = self->active; job != NULL; job = next) {
+        next = job->next;
+        if (job_is_cancelled(job))
+            client_end_active(self, job, TR_ECANCELLED, CURLE_OK);
+    }
+    while (*link != NULL) {
+        struct client_job *job = *link;
+
+        if (!job_is_cancelled(job)) {
+            link = &job->next;
+            continue;
+        }
+        client_leave_queue(self, link);
+        client_end_job(self, job, TR_ECANCELLED, CURLE_OK);
+    }
 }
 
 /* ---- the actor ----------------------------------------------------------------------------- */
@@ -353,55 +409,65 @@ static void client_refuse(struct tr_context *ctx, struct client_job *job, int st
     http_client_job_destroy(job);
 }
 
-static uint64_t client_time_left_ns(struct tr_context *ctx, const struct client_job *job)
-{
-    uint64_t deadline_ns = job->deadline_ns, inherited_ns = tr_deadline_ns(ctx);
-    uint64_t now_ns = tr_now_ns(ctx);
-
-    if (inherited_ns != 0 && inherited_ns < deadline_ns)
-        deadline_ns = inherited_ns;
-    return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-}
-
 static bool client_is_full(const struct client_actor *self)
 {
     return self->active_count == self->client->concurrent_max &&
            self->queue_count == self->client->queue_max;
 }
 
-static enum tr_next client_handle(void *state, struct tr_context *ctx, void *memory)
+/* Start the job's timer and take the duty to answer. */
+static int client_accept(struct tr_context *ctx, struct client_job *job, uint64_t left_ns)
 {
-    struct client_job *job = ((struct client_message *)memory)->job;
-    struct client_actor *self = state;
-    uint64_t left_ns = client_time_left_ns(ctx, job);
+    int rc = tr_after(ctx, left_ns, TAG_DEADLINE, &job->timer_id);
+
+    if (rc < 0)
+        return rc;
+    job->reply = tr_reply_take(ctx);
+    if (job->reply.reply == NULL) {
+        tr_timer_stop(ctx, job->timer_id);
+        return TR_ENOMEM;
+    }
+    return 0;
+}
+
+/* Put the job into the queue, or refuse it. */
+static void client_take_job(
+    struct client_actor *self, struct tr_context *ctx, struct client_job *job)
+{
+    uint64_t inherited_ns = tr_deadline_ns(ctx), left_ns;
     int rc;
 
+    if (inherited_ns != 0 && inherited_ns < job->deadline_ns)
+        job->deadline_ns = inherited_ns;
+    left_ns = client_time_left_ns(job, tr_now_ns(ctx));
     metric_add(&metrics[REQUESTS], 1);
-    if (self->multi == NULL || left_ns == 0 || client_is_full(self)) {
-        client_refuse(ctx, job,
-            self->multi == NULL ? TR_ECLOSED
-            : left_ns == 0      ? TR_ETIMEOUT
-                                : TR_EFULL);
-        return TR_GO;
-    }
-    rc = tr_after(ctx, left_ns, TAG_DEADLINE, &job->timer_id);
-    if (rc == 0) {
-        job->reply = tr_reply_take(ctx);
-        if (job->reply.reply == NULL) {
-            tr_timer_stop(ctx, job->timer_id);
-            rc = TR_ENOMEM;
-        }
-    }
+    rc = self->multi == NULL     ? TR_ECLOSED
+         : left_ns == 0          ? TR_ETIMEOUT
+         : client_is_full(self)  ? TR_EFULL
+         : job_is_cancelled(job) ? TR_ECANCELLED
+                                 : client_accept(ctx, job, left_ns);
     if (rc < 0) {
         client_refuse(ctx, job, rc);
-        return TR_GO;
+        return;
     }
     *self->queue_end = job;
     self->queue_end = &job->next;
     self->queue_count++;
     metric_add(&metrics[QUEUED], 1);
+}
+
+static enum tr_next client_handle(void *state, struct tr_context *ctx, void *memory)
+{
+    struct client_job *job = ((struct client_message *)memory)->job;
+    struct client_actor *self = state;
+
     self->ctx = ctx;
-    client_settle(self);
+    if (job != NULL)
+        client_take_job(self, ctx, job);
+    else
+        client_end_cancelled(self);
+    if (self->multi != NULL)
+        client_settle(self);
     self->ctx = NULL;
     return TR_GO;
 }

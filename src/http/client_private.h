@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client_private.h: the structs that the client's files share. client.c checks and copies requests,
- * client_actor.c owns libcurl's multi handle, client_transfer.c one easy handle. */
+ * client_actor.c owns libcurl's multi handle, client_easy.c one easy handle. */
 #ifndef HTTP_CLIENT_PRIVATE_H
 #define HTTP_CLIENT_PRIVATE_H
 
@@ -21,6 +21,15 @@ struct http_client {
     bool allow_private;
 };
 
+/* The values of the answer's header lines. */
+struct client_head {
+    uint32_t max_age_s;     /* as in struct http_client_answer */
+    uint32_t retry_after_s; /* as in struct http_client_answer */
+    uint64_t range_start;   /* of Content-Range; UINT64_MAX without a valid one */
+    uint64_t range_size;    /* of the whole file; UINT64_MAX if it is not said */
+    char content_type[HTTP_CLIENT_TYPE_SIZE];
+};
+
 /* The progress of the answer of this hop: the first request, or one after a redirect. */
 enum client_hop {
     HOP_SENT, /* no status line has come */
@@ -35,7 +44,7 @@ struct client_job {
     tr_reply_handle reply;
     uint64_t asked_ns;
     uint64_t deadline_ns;
-    uint64_t timer_id;
+    uint64_t timer_id; /* fires at the deadline, or when the transfer may have stalled */
 
     const char *method; /* static */
     char *url;
@@ -45,21 +54,26 @@ struct client_job {
     size_t body_size;
     bool has_body;
     bool is_https;
-    size_t size_max;
+    uint64_t size_max;
+    uint64_t stall_ns; /* 0: none */
     uint32_t redirects_max;
+    struct http_client_transfer *transfer; /* shared with the asker; NULL: none */
 
     CURL *easy; /* while it is in progress */
     const struct http_client *client;
     struct buffer answer; /* struct http_client_answer, then the body */
     size_t head_size;
-    uint32_t max_age_s;
+    struct client_head head;
+    uint64_t moved_ns; /* when the last byte came or went */
     enum client_hop hop;
+    bool has_begun;   /* the body has a place: the reply or the transfer */
+    bool is_apart;    /* the transfer takes the body, not the reply */
     bool was_refused; /* the guard refused an address of this hop */
     int trouble;      /* why one of our callbacks ended the transfer; 0: none did */
 };
 
 struct client_message {
-    struct client_job *job; /* owned */
+    struct client_job *job; /* owned; NULL: a transfer was cancelled */
 };
 
 /* Check and copy a request. TR_EINVAL, TR_ETOOBIG, TR_ENOMEM. */
@@ -69,10 +83,25 @@ int http_client_job_create(
 void http_client_job_destroy(struct client_job *job);
 
 /* Create job->easy. TR_ENOMEM. */
-int http_client_transfer_start(struct client_job *job, const struct http_client *client);
+int http_client_easy_start(struct client_job *job, const struct http_client *client);
 /* Returns the status for the caller after a transfer. On 0 job->answer is the reply. */
-int http_client_transfer_end(struct client_job *job, CURLcode code);
+int http_client_easy_end(struct client_job *job, CURLcode code);
 
+/* Give the transfer to a job. TR_EINVAL if it had one before. */
+int http_client_transfer_attach(struct http_client_transfer *transfer, tr_sender client);
+void http_client_transfer_detach(struct http_client_transfer *transfer);
+bool http_client_transfer_is_cancelled(struct http_client_transfer *transfer);
+/* Send the request's body again from `at`. */
+void http_client_transfer_rewind(struct http_client_transfer *transfer, uint64_t at);
+
+/* A head without any of the values. */
+void http_client_head_reset(struct client_head *head);
+/* Read one header line. */
+void http_client_head_line(struct client_head *head, struct span line, const struct tr_env *env);
+/* Returns true for the empty line at the end of a head. */
+bool http_client_line_is_end(struct span line);
+/* Returns the seconds of a Retry-After value; UINT32_MAX for a text that is none. */
+uint32_t http_client_retry_after(struct span value, uint64_t wall_s);
 /* Returns the smaller of `max_age_s` (UINT32_MAX at first) and what one Cache-Control line says. */
 uint32_t http_client_max_age(struct span value, uint32_t max_age_s);
 

@@ -192,9 +192,15 @@ bool fake_header(const struct fake_request *request, const char *name, char *val
     return false;
 }
 
-bool fake_read(struct fake_connection *connection, struct fake_request *request)
+static void keep_after(struct fake_connection *connection, size_t size)
 {
-    size_t head = fill(connection, 0), whole;
+    connection->kept_size -= size;
+    memmove(connection->kept, connection->kept + size, connection->kept_size);
+}
+
+bool fake_read_head(struct fake_connection *connection, struct fake_request *request)
+{
+    size_t head = fill(connection, 0);
     char length[32];
 
     if (head == 0)
@@ -206,14 +212,34 @@ bool fake_read(struct fake_connection *connection, struct fake_request *request)
     request->body_size = 0;
     if (fake_header(request, "Content-Length", length, sizeof length))
         request->body_size = strtoul(length, NULL, 10);
-    CHECK(request->body_size < FAKE_BODY_MAX);
-    whole = head + request->body_size;
-    if (fill(connection, whole) == 0)
+    keep_after(connection, head);
+    return true;
+}
+
+size_t fake_read_bytes(struct fake_connection *connection, void *bytes, size_t size)
+{
+    long n;
+
+    if (connection->kept_size > 0) {
+        size = size < connection->kept_size ? size : connection->kept_size;
+        memcpy(bytes, connection->kept, size);
+        keep_after(connection, size);
+        return size;
+    }
+    n = raw_read(connection, bytes, size);
+    return n <= 0 ? 0 : (size_t)n;
+}
+
+bool fake_read(struct fake_connection *connection, struct fake_request *request)
+{
+    if (!fake_read_head(connection, request))
         return false;
-    memcpy(request->body, connection->kept + head, request->body_size);
+    CHECK(request->body_size < FAKE_BODY_MAX);
+    if (request->body_size > 0 && fill(connection, request->body_size) == 0)
+        return false;
+    memcpy(request->body, connection->kept, request->body_size);
     request->body[request->body_size] = '\0';
-    connection->kept_size -= whole;
-    memmove(connection->kept, connection->kept + whole, connection->kept_size);
+    keep_after(connection, request->body_size);
     return true;
 }
 

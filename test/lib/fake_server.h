@@ -57,6 +57,10 @@ struct fake_request {
 
 /* The next request with its body, if it says Content-Length. False at the end of the connection. */
 bool fake_read(struct fake_connection *connection, struct fake_request *request);
+/* The head of the next request alone; body_size is what it says. Read the body with the next. */
+bool fake_read_head(struct fake_connection *connection, struct fake_request *request);
+/* At most `size` bytes of what comes next; 0 at the end of the connection. */
+size_t fake_read_bytes(struct fake_connection *connection, void *bytes, size_t size);
 /* The header's value in `value`; false if it is not there. */
 bool fake_header(const struct fake_request *request, const char *name, char *value, size_t size);
 /* False if the client is gone. */

@@ -38,7 +38,8 @@ enum tr_slow {
     TR_SLOW_DROP,  /* this subscriber does not get it; counted */
     TR_SLOW_LEAVE, /* it is unsubscribed, and told so by its notice */
     TR_SLOW_WAIT,  /* as with any tell its box decides: policy wait parks the topic, so publishers
-                      feel it */
+                      feel it. The topic waits for one box at a time: with several such subscribers a
+                      box that reaches its hard limit meanwhile misses messages; counted */
 };
 
 struct tr_subscription {

@@ -178,7 +178,7 @@ int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient
         return MX_ESESSION;
     device = mxclient_devices_by_key(&client->devices, event->sender, &session->sender_key);
     if (device == NULL || !mx_key_equal(&device->signing_key, &session->signing_key))
-        return MX_ESIGNATURE;
+        return MX_EDEVICE;
     rc = mx_inbound_decrypt(session->inbound, body, &text.text, &text.message_index);
     if (rc == 0)
         rc = megolm_read_plaintext(room, doc, &text);
@@ -187,6 +187,11 @@ int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient
     else
         mx_wipe_buffer(&text.text);
     return rc;
+}
+
+bool mxclient_megolm_is_waiting(int reason)
+{
+    return reason == MX_ESESSION || reason == MX_EINDEX || reason == MX_EDEVICE;
 }
 
 /* Release one held row if it decrypts. */
@@ -203,7 +208,8 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
     if (rc == 0)
         rc = mxclient_megolm_decrypt(client, room, &event, &doc, &text);
     if (rc == 0) {
-        mxstore_release_event(unit, row->event_id, text.type, mxclient_span(&text.text));
+        mxstore_release_event(
+            unit, row->event_id, text.type, mxclient_span(&text.text), client->seq_next++);
         mxstore_guard_index(unit, text.session_id, text.message_index, row->event_id, MX_EINDEX);
     }
     mx_wipe_buffer(&text.text);
@@ -214,15 +220,55 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
 
 bool mxclient_megolm_is_due(const struct mxclient *client, const struct mxclient_room *room)
 {
-    return room->has_new_keys || room->devices_tried != client->devices.added;
+    return room->has_new_keys || room->devices_tried != client->devices.added || room->held_seq > 0;
+}
+
+void mxclient_megolm_read_held(const struct mxclient_room *room, struct sql_unit *unit)
+{
+    mxstore_get_held(unit, mxclient_id(&room->entry), room->held_seq, MXCLIENT_HELD_PER_PAGE);
+}
+
+/* Keys that come from now on are for the next walk. */
+static void megolm_start_walk(const struct mxclient *client, struct mxclient_room *room)
+{
+    room->has_new_keys = false;
+    room->devices_tried = client->devices.added;
+    room->held_floor_ms = MXSTORE_NO_FLOOR;
+    room->held_revision = -1;
+}
+
+static void megolm_keep_held(
+    struct mxclient_room *room, const struct mxstore_event *row, int reason, struct sql_unit *unit)
+{
+    bool is_waiting = mxclient_megolm_is_waiting(reason);
+
+    if (reason != row->reason || !is_waiting)
+        mxstore_judge_held(
+            unit, row->event_id, is_waiting ? MXSTORE_HELD : MXSTORE_ABANDONED, reason);
+    if (is_waiting && row->origin_ms < room->held_floor_ms)
+        room->held_floor_ms = row->origin_ms;
+}
+
+/* An event that is held while the walk goes on has a larger seq, so a later page has it. */
+static void megolm_end_walk(struct mxclient_room *room, struct sql_unit *unit)
+{
+    room->held_seq = 0;
+    if (room->held_revision >= 0)
+        mxstore_raise_floor(
+            unit, mxclient_id(&room->entry), room->held_revision, room->held_floor_ms);
 }
 
 int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
     const struct sql_unit *held, uint32_t step, struct sql_unit *unit)
 {
+    uint32_t rows = sql_unit_rows(held, step);
     int count = 0;
 
-    for (uint32_t i = 0; i < sql_unit_rows(held, step); i++) {
+    if (room->held_seq == 0)
+        megolm_start_walk(client, room);
+    if (rows > 0)
+        room->held_revision = mxstore_held_revision(held, step);
+    for (uint32_t i = 0; i < rows; i++) {
         struct mxstore_event row;
         int rc;
 
@@ -231,8 +277,11 @@ int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
         if (rc == TR_ENOMEM)
             return rc;
         count += rc == 0 ? 1 : 0;
+        room->held_seq = row.seq;
+        if (rc != 0)
+            megolm_keep_held(room, &row, rc, unit);
     }
-    room->has_new_keys = false;
-    room->devices_tried = client->devices.added;
+    if (rows < MXCLIENT_HELD_PER_PAGE)
+        megolm_end_walk(room, unit);
     return count;
 }

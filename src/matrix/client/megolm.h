@@ -5,11 +5,17 @@
  *    replaces it only if it begins earlier, leads to the same ratchet and has the same sender key.
  * 2. An event counts only if its session's identity key is that of a known device of the event's
  *    sender, and its plaintext names the room. Else it stays held.
- * 3. An index of a session belongs to one event: the store refuses replays, in the same unit. */
+ * 3. An index of a session belongs to one event: the store refuses replays, in the same unit.
+ * 4. A walk tries the held events of a room again, page by page, after keys or devices have come. An
+ *    event that decrypts gets the next seq: readers apply it after all events before it. The last
+ *    page raises the room's floor to the earliest event that stays held, unless an event was held
+ *    meanwhile that the walk has not seen. */
 #ifndef MATRIX_CLIENT_MEGOLM_H
 #define MATRIX_CLIENT_MEGOLM_H
 
 #include "matrix/client/client.h"
+
+enum { MXCLIENT_HELD_PER_PAGE = 32 };
 
 struct mxclient_inbound {
     struct mxclient_entry entry; /* room and session id */
@@ -41,15 +47,20 @@ struct mxclient_cleartext {
     struct span type;
     struct buffer text; /* the whole plaintext; the caller wipes it */
 };
-/* Decrypt an m.room.encrypted event. MX_ESESSION: its key has not come; MX_ESIGNATURE: its sender's
+/* Decrypt an m.room.encrypted event. MX_ESESSION: its key has not come; MX_EDEVICE: its sender's
  * device is not known, or is another; MX_E*, TR_ENOMEM. */
 int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text);
 
-/* Return whether keys or devices have come since held events were tried last. */
+/* Return whether a key, a better copy of it or a device list can still come and help. */
+bool mxclient_megolm_is_waiting(int reason);
+/* Return whether the room's walk is under way, or keys or devices have come since the last one. */
 bool mxclient_megolm_is_due(const struct mxclient *client, const struct mxclient_room *room);
-/* Try the held events of a room again: rows of mxstore_get_held, at `step` of a unit that has ended.
- * Adds the steps that release those that decrypt. Returns their number, or TR_ENOMEM. */
+/* Add the step that reads the next page of held events. */
+void mxclient_megolm_read_held(const struct mxclient_room *room, struct sql_unit *unit);
+/* Try a page again: the rows of that step, in a unit that has ended. Adds the steps that release the
+ * events that decrypt and note why the others do not, and after the last page the one that raises the floor. Returns the number of
+ * released events, or TR_ENOMEM. */
 int mxclient_megolm_release(struct mxclient *client, struct mxclient_room *room,
     const struct sql_unit *held, uint32_t step, struct sql_unit *unit);
 

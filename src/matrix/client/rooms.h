@@ -52,7 +52,11 @@ struct mxclient_room {
     bool must_rotate;
     bool has_new_keys;      /* since held events were tried last */
     uint64_t devices_tried; /* the devices known then (mxclient_devices.added) */
-    bool is_changed;        /* since the last mxclient_room_put */
+    /* The walk through the held events (megolm.h). */
+    int64_t held_seq;      /* of the last event tried; 0: no walk is under way */
+    int64_t held_floor_ms; /* the earliest event so far that stays held */
+    int64_t held_revision; /* of the floor, as the last page saw it */
+    bool is_changed;       /* since the last mxclient_room_put */
     int64_t rotation_ms;
     int64_t rotation_messages;
     struct mxclient_index members; /* of struct mxclient_member; also those who left */

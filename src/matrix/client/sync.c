@@ -50,12 +50,6 @@ static struct mxstore_event sync_event_row(
     return (struct mxstore_event){ .status = MXSTORE_ENQUEUED };
 }
 
-/* Return whether a key, a better copy of it or a device list can still come and help. */
-static bool sync_is_waiting(int reason)
-{
-    return reason == MX_ESESSION || reason == MX_EINDEX || reason == MX_ESIGNATURE;
-}
-
 /* Store ciphertext that decrypts, as its plaintext. TR_EAGAIN: it does not, for `row`'s reason. */
 static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclient_room *room,
     const struct mxclient_event *event, struct mxstore_event *row)
@@ -73,7 +67,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
         mxstore_guard_index(
             intake->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
     } else if (rc != TR_ENOMEM) {
-        row->status = sync_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
+        row->status = mxclient_megolm_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
         row->reason = rc;
         rc = TR_EAGAIN;
     }

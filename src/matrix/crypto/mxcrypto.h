@@ -35,7 +35,8 @@
     X(MX_ESESSION, 11, "the message belongs to another session")                                   \
     X(MX_EHASH, 12, "the SHA-256 of the ciphertext does not match")                                \
     X(MX_EEXHAUSTED, 13, "the session has used its last message index")                            \
-    X(MX_EROUNDS, 14, "the key file asks for no rounds, or for more than allowed")
+    X(MX_EROUNDS, 14, "the key file asks for no rounds, or for more than allowed")                 \
+    X(MX_EDEVICE, 15, "the device of the sender is not known, or its keys are others")
 
 #define MX__ERROR_ENUM(name, number, text) name = -(4200 + (number)),
 enum mx_error { MX_ERRORS(MX__ERROR_ENUM) };

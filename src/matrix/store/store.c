@@ -230,10 +230,17 @@ SQL_STATEMENT(refuse_replay,
     "UPDATE mx_event SET status = 5, reason = $4, body = '' WHERE event_id = $3 AND status <= 1"
     " AND NOT EXISTS (SELECT 1 FROM mx_index i WHERE i.session_id = $1 AND i.message_index = $2"
     " AND i.event_id = mx_event.event_id)");
-SQL_STATEMENT(release_event, "UPDATE mx_event SET status = 1, reason = 0, type = $2, body = $3"
-                             " WHERE event_id = $1 AND status = 0");
+SQL_STATEMENT(release_event,
+    "UPDATE mx_event SET status = 1, reason = 0, type = $2, body = $3, seq = $4"
+    " WHERE event_id = $1 AND status = 0");
 SQL_STATEMENT(
-    get_held, SELECT(MXSTORE_EVENT, "event") " WHERE room_id = $1 AND status = 0 ORDER BY seq");
+    judge_held, "UPDATE mx_event SET status = $2, reason = $3 WHERE event_id = $1 AND status = 0");
+/* The column after those of the list is the revision. */
+SQL_STATEMENT(get_held,
+    "SELECT " MXSTORE_EVENT(NAME_FIRST, NAME_NEXT) ", (SELECT floor_revision FROM mx_room r"
+                                                   " WHERE r.room_id = $1) FROM mx_event WHERE "
+                                                   "room_id = $1 AND status = 0 AND seq > $2"
+                                                   " ORDER BY seq LIMIT $3");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
 SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
 SQL_STATEMENT(claim_outbox,
@@ -244,7 +251,8 @@ SQL_STATEMENT(sent_outbox,
 SQL_STATEMENT(
     clear_outdated, "UPDATE mx_user SET is_outdated = 0 WHERE user_id = $1 AND change = $2");
 SQL_STATEMENT(move_marker,
-    "UPDATE mx_room SET marker_event = $2, marker_ms = $3 WHERE room_id = $1 AND marker_ms <= $3");
+    "UPDATE mx_room SET marker_event = $2, marker_ms = $3 WHERE room_id = $1 AND marker_ms <= $3"
+    " AND floor_ms > $3 AND NOT EXISTS (SELECT 1 FROM mx_gap g WHERE g.room_id = $1)");
 SQL_STATEMENT(lower_floor, "UPDATE mx_room SET floor_revision = floor_revision + 1,"
                            " floor_ms = CASE WHEN floor_ms > $2 THEN $2 ELSE floor_ms END"
                            " WHERE room_id = $1");
@@ -285,18 +293,37 @@ void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t 
 }
 
 void mxstore_release_event(
-    struct sql_unit *unit, struct span event_id, struct span type, struct span body)
+    struct sql_unit *unit, struct span event_id, struct span type, struct span body, int64_t seq)
 {
     sql_unit_step(unit, &release_event, SQL_ROWS_ANY);
     sql_unit_text(unit, event_id);
     sql_unit_text(unit, type);
     sql_unit_blob(unit, body.at, body.size);
+    sql_unit_int(unit, seq);
 }
 
-void mxstore_get_held(struct sql_unit *unit, struct span room_id)
+void mxstore_judge_held(
+    struct sql_unit *unit, struct span event_id, enum mxstore_status status, int reason)
+{
+    tr_assert(status == MXSTORE_HELD || status == MXSTORE_ABANDONED);
+    sql_unit_step(unit, &judge_held, SQL_ROWS_ANY);
+    sql_unit_text(unit, event_id);
+    sql_unit_int(unit, status);
+    sql_unit_int(unit, reason);
+}
+
+void mxstore_get_held(
+    struct sql_unit *unit, struct span room_id, int64_t after_seq, uint32_t count_max)
 {
     sql_unit_step(unit, &get_held, SQL_ROWS_ANY);
     sql_unit_text(unit, room_id);
+    sql_unit_int(unit, after_seq);
+    sql_unit_int(unit, count_max);
+}
+
+int64_t mxstore_held_revision(const struct sql_unit *unit, uint32_t step)
+{
+    return sql_row_int(unit, step, 0, (uint32_t)tables[MXSTORE_IS_event].count);
 }
 
 void mxstore_get_last_seq(struct sql_unit *unit)
@@ -338,7 +365,7 @@ void mxstore_clear_outdated(struct sql_unit *unit, struct span user_id, int64_t 
 void mxstore_move_marker(
     struct sql_unit *unit, struct span room_id, struct span event_id, int64_t origin_ms)
 {
-    sql_unit_step(unit, &move_marker, 1);
+    sql_unit_step(unit, &move_marker, SQL_ROWS_ANY);
     sql_unit_text(unit, room_id);
     sql_unit_text(unit, event_id);
     sql_unit_int(unit, origin_ms);
@@ -354,7 +381,7 @@ void mxstore_lower_floor(struct sql_unit *unit, struct span room_id, int64_t ori
 void mxstore_raise_floor(
     struct sql_unit *unit, struct span room_id, int64_t revision, int64_t origin_ms)
 {
-    sql_unit_step(unit, &raise_floor, 1);
+    sql_unit_step(unit, &raise_floor, SQL_ROWS_ANY);
     sql_unit_text(unit, room_id);
     sql_unit_int(unit, revision);
     sql_unit_int(unit, origin_ms);

@@ -111,7 +111,7 @@ enum mxstore_status {
 /* A received event. event_id is the only test for duplicates, whichever request brought it. */
 #define MXSTORE_EVENT(FIRST, NEXT)                                                                 \
     FIRST(TEXT, event_id)                                                                          \
-    NEXT(INT, seq) /* the order in which events are applied; ascends */                            \
+    NEXT(INT, seq) /* the order in which events become readable and are applied */                 \
     NEXT(TEXT, room_id)                                                                            \
     NEXT(TEXT, sender)                                                                             \
     NEXT(TEXT, type)                                                                               \
@@ -204,8 +204,11 @@ void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row)
 void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key);
 /* Add the step that reads all rows of a kind, but of cursors and tokens, in the order of their keys. */
 void mxstore_list(struct sql_unit *unit, enum mxstore_kind kind);
-/* Add the step that reads the held events of a room, the oldest first. */
-void mxstore_get_held(struct sql_unit *unit, struct span room_id);
+/* Add the step that reads the held events of a room after a seq, in its order. */
+void mxstore_get_held(
+    struct sql_unit *unit, struct span room_id, int64_t after_seq, uint32_t count_max);
+/* Return the revision of the room's floor as such a step with at least one row saw it. */
+int64_t mxstore_held_revision(const struct sql_unit *unit, uint32_t step);
 /* Add the step that reads the largest seq of an event, one integer; 0 without events. */
 void mxstore_get_last_seq(struct sql_unit *unit);
 /* Copy a row of a step that has ended. Spans point into the unit. */
@@ -227,9 +230,13 @@ void mxstore_note_index(
  * emptied. Never fails the unit: a replay must not stop a whole answer. */
 void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t message_index,
     struct span event_id, int reason);
-/* Replace held ciphertext by what it decrypted to; an event that is not held stays as it is. */
+/* Replace held ciphertext by what it decrypted to; an event that is not held stays as it is. Its new
+ * seq comes after all others, so that a reader who has passed its former one sees it. */
 void mxstore_release_event(
-    struct sql_unit *unit, struct span event_id, struct span type, struct span body);
+    struct sql_unit *unit, struct span event_id, struct span type, struct span body, int64_t seq);
+/* Note why an event is still held, or (`status` MXSTORE_ABANDONED) that no key can help. */
+void mxstore_judge_held(
+    struct sql_unit *unit, struct span event_id, enum mxstore_status status, int reason);
 /* Forget a gap: it is filled, or its newer end has another token now. */
 void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token);
 /* Claim an outbox row until `lease_until_ms`: it is pending, or its lease ended before now. */
@@ -240,9 +247,10 @@ void mxstore_sent_outbox(struct sql_unit *unit, struct span txn_id, struct span 
 /* Note that a query has answered, if no later change has arrived: no condition on the row count. */
 void mxstore_clear_outdated(struct sql_unit *unit, struct span user_id, int64_t change);
 
-/* A room's marker only moves forward. Its floor is the earliest ciphertext that waits for a key: it
- * is lowered at any time, which counts a revision up, and raised only by a walk that saw the latest
- * revision. */
+/* A room's floor is the time of the earliest ciphertext that waits for a key. It is lowered at any
+ * time, which counts a revision up, and raised only by a walk that saw the latest revision. The
+ * marker only moves forward, stays below the floor, and stays where it is while the room has a gap.
+ * A marker or a floor that must not move stays, and the unit goes on. */
 void mxstore_move_marker(
     struct sql_unit *unit, struct span room_id, struct span event_id, int64_t origin_ms);
 void mxstore_lower_floor(struct sql_unit *unit, struct span room_id, int64_t origin_ms);

@@ -89,14 +89,20 @@ static void query(struct engine *engine)
 static int release(struct engine *engine)
 {
     struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
-    struct sql_unit *held = sql_unit_create(0), *unit = sql_unit_create(0);
-    int count;
+    int count = 0;
 
-    mxstore_get_held(held, ROOM);
-    CHECK_EQ_INT(sql_read_wait(engine->sql, held), 0);
-    count = mxclient_megolm_release(&engine->client, room, held, 0, unit);
-    sql_unit_destroy(held);
-    commit(engine, unit);
+    do {
+        struct sql_unit *held = sql_unit_create(0), *unit = sql_unit_create(0);
+        int rc;
+
+        mxclient_megolm_read_held(room, held);
+        CHECK_EQ_INT(sql_read_wait(engine->sql, held), 0);
+        rc = mxclient_megolm_release(&engine->client, room, held, 0, unit);
+        CHECK(rc >= 0);
+        count += rc;
+        sql_unit_destroy(held);
+        commit(engine, unit);
+    } while (room->held_seq > 0);
     return count;
 }
 
@@ -347,6 +353,127 @@ TEST(talk, ciphertext_before_its_key_is_held_and_released)
     talk_fini(&talk);
 }
 
+static struct mxstore_cursor read_cursor(struct engine *engine)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_cursor cursor;
+
+    mxstore_get(unit, MXSTORE_IS_cursor, ROOM);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_cursor, &cursor);
+    sql_unit_destroy(unit);
+    return cursor;
+}
+
+static int64_t read_seq(struct engine *engine, const char *event_id)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_event row;
+
+    mxstore_get(unit, MXSTORE_IS_event, span_of(event_id));
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_event, &row);
+    sql_unit_destroy(unit);
+    return row.seq;
+}
+
+/* Send messages under a new key and keep the key away from the peer. */
+static struct buffer send_without_key(struct talk *talk, int count)
+{
+    struct buffer late;
+
+    mxclient_rooms_find(&talk->ada.client.rooms, ROOM)->must_rotate = true;
+    for (int i = 0; i < count; i++)
+        send_text(&talk->ada, "late");
+    late = talk->bob.device->inbox;
+    talk->bob.device->inbox = (struct buffer){ 0 };
+    return late;
+}
+
+static void deliver(struct engine *engine, struct buffer inbox)
+{
+    buffer_free(&engine->device->inbox);
+    engine->device->inbox = inbox;
+}
+
+/* The fake's events have the times 1001, 1002 and so on. */
+TEST(talk, the_floor_follows_the_earliest_event_that_waits)
+{
+    struct talk talk;
+    struct buffer first, second;
+
+    talk_init(&talk);
+    first = send_without_key(&talk, 70); /* more than two pages */
+    second = send_without_key(&talk, 40);
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(read_cursor(&talk.bob).floor_ms, 1001);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    CHECK_EQ_INT(read_cursor(&talk.bob).floor_ms, 1001);
+    deliver(&talk.bob, first);
+    sync_once(&talk.bob);
+    restart(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 70);
+    CHECK_EQ_INT(read_cursor(&talk.bob).floor_ms, 1071);
+    check_got(&talk.bob, 70, "late");
+    /* Released events are applied after all that came before, in their order. */
+    CHECK(read_seq(&talk.bob, "$1") > read_seq(&talk.bob, "$110"));
+    CHECK(read_seq(&talk.bob, "$2") > read_seq(&talk.bob, "$1"));
+    deliver(&talk.bob, second);
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 40);
+    CHECK(read_cursor(&talk.bob).floor_ms == MXSTORE_NO_FLOOR);
+    talk_fini(&talk);
+}
+
+TEST(talk, a_walk_that_missed_a_held_event_does_not_raise_the_floor)
+{
+    struct sql_unit *held = sql_unit_create(0), *unit = sql_unit_create(0);
+    struct mxclient_room *room;
+    struct talk talk;
+    struct buffer first, second;
+
+    talk_init(&talk);
+    first = send_without_key(&talk, 1);
+    sync_once(&talk.bob);
+    deliver(&talk.bob, first);
+    sync_once(&talk.bob);
+    room = mxclient_rooms_find(&talk.bob.client.rooms, ROOM);
+    mxclient_megolm_read_held(room, held);
+    CHECK_EQ_INT(sql_read_wait(talk.bob.sql, held), 0);
+    second = send_without_key(&talk, 1); /* held while the walk goes on */
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(mxclient_megolm_release(&talk.bob.client, room, held, 0, unit), 1);
+    commit(&talk.bob, unit);
+    sql_unit_destroy(held);
+    CHECK_EQ_INT(read_cursor(&talk.bob).floor_ms, 1001); /* too low, never too high */
+    check_got(&talk.bob, 1, "late");
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    CHECK_EQ_INT(read_cursor(&talk.bob).floor_ms, 1002);
+    buffer_free(&second);
+    talk_fini(&talk);
+}
+
+TEST(talk, a_held_event_that_no_key_can_read_is_abandoned)
+{
+    struct talk talk;
+    struct buffer late;
+    char *at;
+
+    talk_init(&talk);
+    late = send_without_key(&talk, 1);
+    at = memmem(talk.server.events[0].bytes, talk.server.events[0].size, "\"ciphertext\":\"", 14);
+    CHECK(at != NULL);
+    at[60] = at[60] == 'A' ? 'B' : 'A';
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    deliver(&talk.bob, late);
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    check_not_got(&talk.bob, 1, MXSTORE_ABANDONED, MX_ESIGNATURE);
+    CHECK(read_cursor(&talk.bob).floor_ms == MXSTORE_NO_FLOOR);
+    talk_fini(&talk);
+}
+
 TEST(talk, an_event_of_an_unknown_device_is_read_once_the_device_is_known)
 {
     struct talk talk = { 0 };
@@ -360,7 +487,7 @@ TEST(talk, an_event_of_an_unknown_device_is_read_once_the_device_is_known)
     send_text(&talk.ada, "we have not met");
     sync_only(&talk.bob);
     room = mxclient_rooms_find(&talk.bob.client.rooms, ROOM);
-    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESIGNATURE);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EDEVICE);
     CHECK(mxclient_megolm_is_due(&talk.bob.client, room));
     CHECK_EQ_INT(release(&talk.bob), 0);
     CHECK(!mxclient_megolm_is_due(&talk.bob.client, room));
@@ -404,7 +531,7 @@ TEST(talk, an_event_that_names_another_sender_is_not_believed)
     CHECK(at != NULL);
     memcpy(at, "@bob:y", 6);
     sync_once(&talk.bob);
-    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESIGNATURE);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EDEVICE);
     talk_fini(&talk);
 }
 
@@ -438,7 +565,7 @@ TEST(talk, excluded_devices_get_no_key_and_do_not_stop_the_send)
     sync_once(&talk.bob);
     check_got(&talk.bob, 2, "for bob");
     CHECK_EQ_INT(release(&talk.bob), 0); /* the key begins after the first message */
-    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EINDEX);
     /* Blocked now: the next message has another session. */
     device_of(&talk.ada, &talk.bob)->trust = MXSTORE_BLOCKED;
     send_text(&talk.ada, "again not for bob");

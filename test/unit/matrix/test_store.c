@@ -320,31 +320,65 @@ static int floor_step(struct place *place, int64_t revision, int64_t origin_ms)
     return store_write(place, unit);
 }
 
-TEST(store, the_marker_and_the_floor_move_by_their_rules)
+static struct mxstore_cursor read_cursor(struct place *place)
+{
+    struct sql_unit *unit = get(place, MXSTORE_IS_cursor, "!r:x");
+    struct mxstore_cursor cursor;
+
+    mxstore_row(unit, 0, 0, MXSTORE_IS_cursor, &cursor);
+    sql_unit_destroy(unit);
+    return cursor;
+}
+
+TEST(store, the_floor_rises_only_by_a_walk_that_saw_its_revision)
 {
     struct mxstore_room room = { .room_id = SPAN("!r:x"), .membership = SPAN("join") };
-    struct mxstore_cursor cursor;
-    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
+    CHECK(read_cursor(&place).floor_ms == MXSTORE_NO_FLOOR);
+    CHECK_EQ_INT(floor_step(&place, -1, 10), 0); /* revision 1 */
+    CHECK_EQ_INT(floor_step(&place, -1, 15), 0); /* revision 2; the floor stays at 10 */
+    CHECK_EQ_INT(floor_step(&place, 1, 30), 0);
+    CHECK_EQ_INT(read_cursor(&place).floor_ms, 10);
+    CHECK_EQ_INT(floor_step(&place, 2, 5), 0);
+    CHECK_EQ_INT(read_cursor(&place).floor_ms, 10);
+    CHECK_EQ_INT(floor_step(&place, 2, 30), 0);
+    CHECK_EQ_INT(
+        put(&place, MXSTORE_IS_room, &room), 0); /* a room stored whole keeps its cursors */
+    CHECK_EQ_INT(read_cursor(&place).floor_ms, 30);
+    CHECK_EQ_INT(read_cursor(&place).floor_revision, 2);
+    CHECK_EQ_INT(floor_step(&place, 2, MXSTORE_NO_FLOOR), 0);
+    CHECK(read_cursor(&place).floor_ms == MXSTORE_NO_FLOOR);
+    store_close(&place);
+}
+
+TEST(store, the_marker_moves_forward_below_the_floor_and_past_no_gap)
+{
+    struct mxstore_room room = { .room_id = SPAN("!r:x"), .membership = SPAN("join") };
+    struct mxstore_gap gap = { .room_id = SPAN("!r:x"), .from_token = SPAN("p") };
+    struct sql_unit *unit = sql_unit_create(0);
     struct place place;
 
     store_open(&place);
     CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
     CHECK_EQ_INT(move(&place, 20), 0);
-    CHECK_EQ_INT(move(&place, 19), SQL_EROWS);
-    CHECK_EQ_INT(move(&place, 21), 0);
-    CHECK_EQ_INT(floor_step(&place, -1, 10), 0); /* revision 1 */
-    CHECK_EQ_INT(floor_step(&place, -1, 15), 0); /* revision 2; the floor stays at 10 */
-    CHECK_EQ_INT(floor_step(&place, 1, 30), SQL_EROWS);
-    CHECK_EQ_INT(floor_step(&place, 2, 5), SQL_EROWS);
-    CHECK_EQ_INT(floor_step(&place, 2, 30), 0);
-    CHECK_EQ_INT(put(&place, MXSTORE_IS_room, &room), 0);
-    unit = get(&place, MXSTORE_IS_cursor, "!r:x");
-    mxstore_row(unit, 0, 0, MXSTORE_IS_cursor, &cursor);
-    CHECK_EQ_INT(cursor.marker_ms, 21);
-    CHECK_EQ_INT(cursor.floor_ms, 30);
-    CHECK_EQ_INT(cursor.floor_revision, 2);
-    sql_unit_destroy(unit);
-    CHECK_EQ_INT(floor_step(&place, 2, MXSTORE_NO_FLOOR), 0);
+    CHECK_EQ_INT(move(&place, 19), 0);
+    CHECK_EQ_INT(read_cursor(&place).marker_ms, 20);
+    CHECK_EQ_INT(floor_step(&place, -1, 30), 0);
+    CHECK_EQ_INT(move(&place, 30), 0);
+    CHECK_EQ_INT(read_cursor(&place).marker_ms, 20);
+    CHECK_EQ_INT(move(&place, 29), 0);
+    CHECK_EQ_INT(read_cursor(&place).marker_ms, 29);
+    CHECK_EQ_INT(floor_step(&place, 1, MXSTORE_NO_FLOOR), 0);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_gap, &gap), 0);
+    CHECK_EQ_INT(move(&place, 40), 0);
+    CHECK_EQ_INT(read_cursor(&place).marker_ms, 29);
+    mxstore_close_gap(unit, SPAN("!r:x"), SPAN("p"));
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    CHECK_EQ_INT(move(&place, 40), 0);
+    CHECK_EQ_INT(read_cursor(&place).marker_ms, 40);
     store_close(&place);
 }
 
@@ -412,16 +446,50 @@ TEST(store, held_events_are_found_and_released_once)
     CHECK_EQ_INT(store_write(&place, unit), 0);
     for (int i = 0; i < 2; i++) {
         unit = sql_unit_create(0);
-        mxstore_get_held(unit, SPAN("!r"));
+        mxstore_get_held(unit, SPAN("!r"), 0, 10);
         mxstore_get_last_seq(unit);
         CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
         CHECK_EQ_U64(sql_unit_rows(unit, 0), i == 0 ? 1 : 0);
-        CHECK_EQ_INT(sql_row_int(unit, 1, 0, 0), 5);
+        CHECK_EQ_INT(sql_row_int(unit, 1, 0, 0), i == 0 ? 5 : 6);
         sql_unit_destroy(unit);
         unit = sql_unit_create(0);
-        mxstore_release_event(unit, SPAN("$1"), SPAN("m.y"), i == 0 ? SPAN("text") : SPAN("late"));
+        mxstore_release_event(
+            unit, SPAN("$1"), SPAN("m.y"), i == 0 ? SPAN("text") : SPAN("late"), 6 + i);
         CHECK_EQ_INT(store_write(&place, unit), 0);
         check_status(&place, "$1", MXSTORE_ENQUEUED, "text");
     }
+    store_close(&place);
+}
+
+TEST(store, held_events_are_read_in_pages_and_judged)
+{
+    struct mxstore_event held = decrypted_event("$0", 1);
+    struct sql_unit *unit = sql_unit_create(0);
+    struct place place;
+    char ids[3][4];
+
+    store_open(&place);
+    held.status = MXSTORE_HELD;
+    for (int i = 0; i < 3; i++) {
+        snprintf(ids[i], sizeof ids[i], "$%d", i);
+        held.event_id = span_of(ids[i]);
+        held.seq = 10 + i;
+        mxstore_put(unit, MXSTORE_IS_event, &held);
+    }
+    mxstore_judge_held(unit, SPAN("$1"), MXSTORE_ABANDONED, -1);
+    mxstore_judge_held(unit, SPAN("$2"), MXSTORE_HELD, -2);
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    unit = sql_unit_create(0);
+    mxstore_get_held(unit, SPAN("!r"), 0, 1);
+    mxstore_get_held(unit, SPAN("!r"), 10, 5);
+    mxstore_get_held(unit, SPAN("!r"), 12, 5);
+    CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    CHECK_EQ_U64(sql_unit_rows(unit, 1), 1);
+    CHECK_EQ_U64(sql_unit_rows(unit, 2), 0);
+    mxstore_row(unit, 1, 0, MXSTORE_IS_event, &held);
+    CHECK(span_is(held.event_id, "$2"));
+    CHECK_EQ_INT(held.reason, -2);
+    sql_unit_destroy(unit);
     store_close(&place);
 }

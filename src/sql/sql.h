@@ -73,6 +73,8 @@ void sql_unit_int(struct sql_unit *unit, int64_t value);
 void sql_unit_text(struct sql_unit *unit, struct span text);
 void sql_unit_blob(struct sql_unit *unit, const void *bytes, size_t size);
 void sql_unit_null(struct sql_unit *unit);
+/* Return whether nobody added a statement, or failed to: then there is nothing to submit. */
+bool sql_unit_is_empty(const struct sql_unit *unit);
 /* Drop the caller's hold on a unit, submitted or not. Accepts NULL. */
 void sql_unit_destroy(struct sql_unit *unit);
 

@@ -279,6 +279,11 @@ static bool has_results(const struct sql_unit *unit)
     return unit == deciding || atomic_load_explicit(&unit->state, memory_order_acquire) == SQL_DONE;
 }
 
+bool sql_unit_is_empty(const struct sql_unit *unit)
+{
+    return unit != NULL && unit->step_count == 0 && unit->failed == 0;
+}
+
 int sql_unit_status(const struct sql_unit *unit)
 {
     return unit->is_back ? unit->answer : unit->failed;

@@ -77,8 +77,8 @@ static enum mxclient_walk walk_take(struct walk *walk, const char *body, size_t 
     page.body = json_root(&walk->stage.doc);
     CHECK_EQ_INT(
         mxclient_timeline_take(&walk->stage.client, &page, walk->now_ms, unit, &walk->news), 0);
-    rc = sql_write_wait(walk->stage.place.sql, unit);
-    CHECK_MSG(rc == 0 || rc == TR_EINVAL, "%s: %s", sql_error_text(rc), sql_unit_why(unit));
+    rc = sql_unit_is_empty(unit) ? 0 : sql_write_wait(walk->stage.place.sql, unit);
+    CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), sql_unit_why(unit));
     sql_unit_destroy(unit);
     return walk->news.state;
 }

@@ -42,6 +42,21 @@ TEST(unit, keeps_steps_and_values)
     sql_unit_destroy(NULL);
 }
 
+TEST(unit, is_empty_until_a_step_was_added_or_failed)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    CHECK(sql_unit_is_empty(unit));
+    sql_unit_step(unit, &some, 1);
+    CHECK(!sql_unit_is_empty(unit));
+    sql_unit_destroy(unit);
+    CHECK(!sql_unit_is_empty(NULL)); /* out of memory: the submission must say so */
+    unit = sql_unit_create(0);
+    unit->failed = TR_ENOMEM;
+    CHECK(!sql_unit_is_empty(unit));
+    sql_unit_destroy(unit);
+}
+
 TEST(unit, without_memory_says_so_at_the_end)
 {
     uint64_t countdown = 0, calls;

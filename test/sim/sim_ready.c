@@ -918,7 +918,7 @@ static struct {
     } readers[READERS_MAX];
     uint32_t waited_for; /* readers with a small box that the topic waits for */
     uint32_t first_waited_for;
-    uint64_t missed;     /* messages that gaps show */
+    uint64_t missed; /* messages that gaps show */
     uint64_t seeds, read, noticed, ended;
 } to;
 

@@ -49,6 +49,11 @@ static int client_load_gap(struct mxclient *client, const void *row)
     return mxclient_timeline_load(client, row);
 }
 
+static int client_load_verification(struct mxclient *client, const void *row)
+{
+    return mxclient_verify_load(client, row);
+}
+
 /* The kinds in the order of their steps: users come before their devices. */
 static const struct client_list {
     enum mxstore_kind kind;
@@ -60,6 +65,7 @@ static const struct client_list {
     { MXSTORE_IS_olm, client_load_olm },
     { MXSTORE_IS_inbound, client_load_inbound },
     { MXSTORE_IS_gap, client_load_gap },
+    { MXSTORE_IS_verification, client_load_verification },
 };
 enum { CLIENT_LISTS = sizeof client_lists / sizeof client_lists[0] };
 
@@ -72,6 +78,7 @@ union client_row {
     struct mxstore_olm olm;
     struct mxstore_inbound inbound;
     struct mxstore_gap gap;
+    struct mxstore_verification verification;
 };
 
 void mxclient_load_read(struct sql_unit *unit)
@@ -116,6 +123,7 @@ void mxclient_fini(struct mxclient *client)
     mxclient_index_fini(&client->outbounds, mxclient_outbound_fini);
     mxclient_index_fini(&client->gaps, mxclient_gap_fini);
     client->walking = NULL;
+    mxclient_verify_fini(&client->verify);
     mxclient_rooms_fini(&client->rooms);
     mxclient_devices_fini(&client->devices);
     mxclient_session_fini(&client->session);

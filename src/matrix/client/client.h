@@ -7,6 +7,7 @@
 #include "matrix/client/keys.h"
 #include "matrix/client/rooms.h"
 #include "matrix/client/session.h"
+#include "matrix/client/verify.h"
 
 /* Which devices of a room's members get its keys. A blocked device never does. */
 enum mxclient_policy {
@@ -38,7 +39,8 @@ struct mxclient {
     struct mxclient_index gaps;      /* of struct mxclient_gap (timeline.h) */
     struct mxclient_gap *walking;    /* the gap whose request is under way; or NULL */
     bool is_unwedging;               /* a claim for wedged sessions is under way */
-    bool is_account_changed;         /* by a received message; the sync's unit stores it */
+    struct mxclient_verify verify;   /* verifications under way */
+    bool is_account_changed;         /* by a received message; the sync's unit stores the session */
     int64_t seq_next;                /* of the next received event */
     struct buffer next_batch;        /* the token of the next /sync; empty before the first */
     uint32_t empty_syncs;            /* in a row, that came at once and brought no news */

@@ -520,7 +520,8 @@ static void olm_unwedge(struct mxclient *client, const struct olm_message *messa
 
 /* Act on a plaintext that passed its checks. Types that are not known here belong to others. */
 static int olm_dispatch(struct mxclient *client, const struct olm_message *message,
-    const struct json *plaintext, const struct mx_key *signing, struct sql_unit *unit)
+    const struct json *plaintext, const struct mx_key *signing, int64_t now_ms,
+    struct sql_unit *unit)
 {
     struct mxclient_room_key key = { .sender_key = message->sender_key, .signing_key = *signing };
     const struct mxclient_device *device =
@@ -530,6 +531,11 @@ static int olm_dispatch(struct mxclient *client, const struct olm_message *messa
     struct span type = { NULL, 0 };
 
     (void)json_string(json_get(plaintext, "type"), &type);
+    if (mxclient_verify_is(type))
+        return mxclient_verify_take(client,
+            &(struct mxclient_verify_event){
+                type, message->sender, json_get(plaintext, "content") },
+            now_ms, unit);
     if (span_is(type, "m.room_key"))
         key.source = MXSTORE_FROM_OWNER;
     else if (span_is(type, "m.forwarded_room_key") && is_own)
@@ -571,7 +577,7 @@ static int olm_take_encrypted(
     if (rc == 0)
         rc = json_parse_copy(&doc, mxclient_span(&plaintext), JSON_UNIQUE_KEYS);
     if (rc == 0 && olm_check(client, &message, json_root(&doc), &signing))
-        rc = olm_dispatch(client, &message, json_root(&doc), &signing, unit);
+        rc = olm_dispatch(client, &message, json_root(&doc), &signing, now_ms, unit);
     else if (rc != TR_ENOMEM) {
         client->skipped++;
         rc = 0;
@@ -586,6 +592,7 @@ static int olm_take_encrypted(
 int mxclient_to_device_take(
     struct mxclient *client, const struct json *value, int64_t now_ms, struct sql_unit *unit)
 {
+    struct mxclient_verify_event event = { .content = json_get(value, "content") };
     struct span type;
 
     if (!json_string(json_get(value, "type"), &type)) {
@@ -594,6 +601,11 @@ int mxclient_to_device_take(
     }
     if (span_is(type, "m.room.encrypted"))
         return olm_take_encrypted(client, value, now_ms, unit);
+    if (mxclient_verify_is(type)) {
+        event.type = type;
+        (void)json_string(json_get(value, "sender"), &event.sender);
+        return mxclient_verify_take(client, &event, now_ms, unit);
+    }
     if (span_is(type, "m.room_key.withheld"))
         client->withheld++;
     else

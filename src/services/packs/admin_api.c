@@ -99,73 +99,41 @@ static void put_transfer(
     json_put_end(writer);
 }
 
-static void on_transfers(struct http_request *request, const struct tr_event *event)
-{
-    const struct transfer_info *infos = event->value;
-    const struct packs *packs = packs_request_of(request)->packs;
-    size_t count = event->status < 0 ? 0 : event->size / sizeof *infos;
-    struct buffer body = { 0 };
-    struct json_writer writer = json_writer(&body);
-
-    if (event->status < 0) {
-        http_respond_shed(request, 503, 1, "flights");
-        return;
-    }
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "flights");
-    for (size_t i = 0; i < count; i++)
-        put_transfer(&writer, &infos[i], packs->env->now_ns(packs->env->data));
-    json_put_end(&writer);
-    if (count == TRANSFER_LIST_MAX)
-        json_put_int(&writer, "next", (int64_t)infos[count - 1].id);
-    json_put_end(&writer);
-    http_respond_buffer(request, 200, "application/json", &body);
-}
-
 static const struct param transfer_params[] = {
     { "after", PARAM_INT, .max = INT64_MAX, .rule = PARAM_NUMBER_RULE },
     PARAM_LAST,
 };
 
-void api_list_transfers(struct http_request *request)
+bool put_transfers(struct packs_read *read)
 {
-    const struct packs_request *asked = packs_request_start(request);
-    struct transfer_message message = { .kind = TRANSFER_LIST };
+    const struct tr_env *env = read->packs->calls.env;
+    struct transfer_info *infos = http_alloc(read->request, TRANSFER_LIST_MAX * sizeof *infos);
     struct param_value after[PARAMS_MAX];
+    uint32_t count;
 
-    if (asked == NULL || !param_read_rest_query(request, transfer_params, after))
-        return;
-    message.id = (uint64_t)after[0].number;
-    if (http_ask(request, transfers_sender(asked->packs->transfers), &message, sizeof message,
-            on_transfers) < 0)
-        http_respond_shed(request, 503, 1, "flights");
-}
-
-static void respond_no_transfer(struct http_request *request)
-{
-    http_respond_error(request, 404, "DownloadNotFound", "No running download has this id.");
-}
-
-static void on_cancelled(struct http_request *request, const struct tr_event *event)
-{
-    if (event->status == 0)
-        http_respond(request, 204, NULL, (struct span){ NULL, 0 });
-    else if (event->status == TR_ENOENT)
-        respond_no_transfer(request);
-    else
-        http_respond_shed(request, 503, 1, "flights");
+    if (!param_read_rest_query(read->request, transfer_params, after))
+        return false;
+    if (infos == NULL) {
+        http_respond_shed(read->request, 503, 1, "flights");
+        return false;
+    }
+    count = transfers_list(read->packs->transfers, (uint64_t)after[0].number, infos);
+    json_put_array(&read->writer, "flights");
+    for (uint32_t i = 0; i < count; i++)
+        put_transfer(&read->writer, &infos[i], env->now_ns(env->data));
+    json_put_end(&read->writer);
+    if (count == TRANSFER_LIST_MAX)
+        json_put_int(&read->writer, "next", (int64_t)infos[count - 1].id);
+    return true;
 }
 
 void api_cancel_transfer(struct http_request *request)
 {
-    const struct packs_request *asked = packs_request_start(request);
-    struct transfer_message message = { .kind = TRANSFER_CANCEL };
+    const struct packs *packs = http_service(request);
+    uint64_t id;
 
-    if (asked == NULL)
-        return;
-    if (!span_u64(http_path_part(request, "id"), &message.id))
-        respond_no_transfer(request);
-    else if (http_ask(request, transfers_sender(asked->packs->transfers), &message, sizeof message,
-                 on_cancelled) < 0)
-        http_respond_shed(request, 503, 1, "flights");
+    if (!span_u64(http_path_part(request, "id"), &id) || transfers_cancel(packs->transfers, id) < 0)
+        http_respond_error(request, 404, "DownloadNotFound", "No running download has this id.");
+    else
+        http_respond(request, 204, NULL, (struct span){ NULL, 0 });
 }

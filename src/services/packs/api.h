@@ -11,8 +11,9 @@ extern const struct edit_kind register_pack_edit, describe_pack_edit, key_edit;
 extern const struct edit_kind publish_version_edit, rollback_pack_edit, disable_version_edit,
     disable_pack_edit;
 extern const struct edit_kind create_release_edit, put_artifact_edit, remove_artifact_edit,
-    validate_release_edit, publish_release_edit, deprecate_release_edit;
-extern const struct edit_kind list_audit_edit;
+    publish_release_edit, deprecate_release_edit;
+bool put_validation(struct packs_read *read);
+void api_list_audit(struct http_request *request);
 
 /* pack_api.c */
 bool put_health(struct packs_read *read);
@@ -31,7 +32,7 @@ bool put_packs(struct packs_read *read);
 bool put_one_pack(struct packs_read *read);
 bool put_releases(struct packs_read *read);
 bool put_one_release(struct packs_read *read);
-void api_list_transfers(struct http_request *request);
+bool put_transfers(struct packs_read *read);
 void api_cancel_transfer(struct http_request *request);
 
 #endif

@@ -2,17 +2,17 @@
 /* audit_store.c: the audit log of the catalogue. The unit that makes an edit also writes its row, so
  * the row exists exactly if the edit does. */
 #include "base/assert.h"
-#include "services/common/field.h"
+#include "services/common/call.h"
 #include "services/packs/api.h"
 #include "services/packs/catalogue_private.h"
 
 SQL_STATEMENT(put_audit, "INSERT INTO pack_audit (id, actor, action, pack, version, release,"
                          " created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)");
-SQL_STATEMENT(list_audit, "SELECT id, actor, action, pack, version, release, created_ms"
-                          " FROM pack_audit WHERE id < $1 ORDER BY id DESC LIMIT $2");
-SQL_STATEMENT(list_audit_of, "SELECT id, actor, action, pack, version, release, created_ms"
-                             " FROM pack_audit WHERE pack = $3 AND id < $1"
-                             " ORDER BY id DESC LIMIT $2");
+#define LIST_AUDIT(of)                                                                             \
+    "SELECT id, actor, action, pack, version, release, created_ms FROM pack_audit"                 \
+    " WHERE id < $1 AND " of " ORDER BY id DESC LIMIT $2"
+SQL_STATEMENT(list_audit, LIST_AUDIT("CAST($3 AS TEXT) IS NULL"));
+SQL_STATEMENT(list_audit_of, LIST_AUDIT("pack = $3"));
 
 static struct span or_null(const char *text)
 {
@@ -22,7 +22,6 @@ static struct span or_null(const char *text)
 void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct packs_view *view)
 {
     tr_assert(edit->kind->action != NULL && edit->status == 0);
-    tr_assert((edit->kind->flags & EDIT_READ) == 0);
     UNIT_STEP(unit, &put_audit, 1, VALUE_INT(view->audit_id_next), VALUE_CHARS(edit->actor),
         VALUE_CHARS(edit->kind->action), VALUE_TEXT(or_null(edit->pack)),
         VALUE_TEXT(or_null(edit->version)), VALUE_TEXT(or_null(edit->release)),
@@ -31,7 +30,8 @@ void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct pac
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-enum { AUDIT_BEFORE, AUDIT_LIMIT, AUDIT_PACK };
+/* The value behind the last parameter is for the answer. */
+enum { AUDIT_BEFORE, AUDIT_LIMIT, AUDIT_PACK, AUDIT_LAST, AUDIT_NEXT };
 static const struct param list_params[] = {
     [AUDIT_BEFORE] = { "before", PARAM_INT, .min = 1, .max = INT64_MAX, .fallback = INT64_MAX,
         .rule = PARAM_NUMBER_RULE },
@@ -40,36 +40,38 @@ static const struct param list_params[] = {
     [AUDIT_PACK] = { "pack", PARAM_TEXT, .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
     PARAM_LAST,
 };
-static const struct field list_entries = { "entries", FIELD_LIST,
-    .fields = FIELDS({ "id", FIELD_INT, .at = 0 }, { "actor", FIELD_TEXT, .at = 1 },
-        { "action", FIELD_TEXT, .at = 2 }, { "pack", FIELD_TEXT, .at = 3 },
-        { "version", FIELD_TEXT, .at = 4 }, { "release", FIELD_TEXT, .at = 5 },
-        { "created_ms", FIELD_INT, .at = 6 }) };
 
-static void plan_list(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+static bool has_pack(const struct call_run *run)
 {
-    struct span pack = edit->values[AUDIT_PACK].text;
-
-    (void)view;
-    UNIT_STEP(unit, pack.at == NULL ? &list_audit : &list_audit_of, SQL_ROWS_ANY,
-        VALUE_INT(edit->values[AUDIT_BEFORE].number), VALUE_INT(edit->values[AUDIT_LIMIT].number));
-    if (pack.at != NULL)
-        sql_unit_text(unit, pack);
+    return run->values[AUDIT_PACK].is_given;
 }
 
-static void answer_list(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer)
+/* A full page says where the next one begins. */
+static bool find_next(struct call_run *run)
 {
-    uint32_t count = sql_unit_rows(unit, 0);
+    uint32_t count = call_rows(run, 0);
 
-    (void)view;
-    json_put_object(writer, NULL);
-    field_put_rows(writer, &list_entries, unit);
-    if (count == edit->values[AUDIT_LIMIT].number)
-        json_put_int(writer, "before", sql_row_int(unit, 0, count - 1, 0));
-    json_put_end(writer);
+    run->values[AUDIT_NEXT].is_given = count == run->values[AUDIT_LIMIT].number;
+    if (run->values[AUDIT_NEXT].is_given)
+        run->values[AUDIT_NEXT].number = sql_row_int(run->unit, 0, count - 1, 0);
+    return true;
 }
 
-const struct edit_kind list_audit_edit = {
-    .params = list_params, .plan = plan_list, .answer = answer_list, .flags = EDIT_READ
+static const struct call call_list_audit = {
+    .params = list_params,
+    .steps = CALL_STEPS({ STEP(list_audit_of, SQL_ROWS_ANY, ARG_PARAM(AUDIT_BEFORE),
+                              ARG_PARAM(AUDIT_LIMIT), ARG_PARAM(AUDIT_PACK)),
+        .when = has_pack, .otherwise = &list_audit }),
+    .decide = find_next,
+    .fields = FIELDS({ "entries", FIELD_LIST,
+                         ROWS(0, { "id", FIELD_INT, .at = 0 }, { "actor", FIELD_TEXT, .at = 1 },
+                             { "action", FIELD_TEXT, .at = 2 }, { "pack", FIELD_TEXT, .at = 3 },
+                             { "version", FIELD_TEXT, .at = 4 }, { "release", FIELD_TEXT, .at = 5 },
+                             { "created_ms", FIELD_INT, .at = 6 }) },
+        { "before", FIELD_INT, FIELD_PARAM(AUDIT_NEXT), OPTIONAL }),
 };
+
+void api_list_audit(struct http_request *request)
+{
+    call_begin(request, &((const struct packs *)http_service(request))->calls, &call_list_audit);
+}

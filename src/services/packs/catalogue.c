@@ -44,7 +44,6 @@ enum catalogue_step {
     STEP_IDLE,
     STEP_CATCH_UP, /* reloads because the view is behind; then plans the edit, if there is one */
     STEP_WRITE,
-    STEP_ASK,    /* runs an edit that only reads */
     STEP_RELOAD, /* reloads after a COMMIT */
 };
 
@@ -54,7 +53,6 @@ struct catalogue {
     enum catalogue_step step;
     struct edit *edit; /* one reference; NULL: none */
     tr_reply_handle reply;
-    struct sql_unit *written; /* the unit of the edit, after its COMMIT */
     bool is_behind;
     bool has_timer;
     uint64_t number; /* of the newest view */
@@ -86,13 +84,10 @@ static int metric_of(unsigned status)
 static void catalogue_end_edit(struct catalogue *catalogue)
 {
     catalogue->step = STEP_IDLE;
-    sql_unit_destroy(catalogue->written);
-    catalogue->written = NULL;
     if (catalogue->edit == NULL)
         return;
     tr_assert(catalogue->edit->status != 0); /* its connection answers with it */
-    if ((catalogue->edit->kind->flags & EDIT_READ) == 0)
-        metric_add(&metrics[metric_of(catalogue->edit->status)], 1);
+    metric_add(&metrics[metric_of(catalogue->edit->status)], 1);
     (void)tr_reply_send(&catalogue->reply, 0, NULL, 0);
     edit_unref(catalogue->edit);
     catalogue->edit = NULL;
@@ -108,7 +103,7 @@ static void catalogue_refuse(
     catalogue_end_edit(catalogue);
 }
 
-static void catalogue_answer(struct catalogue *catalogue, const struct sql_unit *unit)
+static void catalogue_answer(struct catalogue *catalogue)
 {
     struct edit *edit = catalogue->edit;
     struct json_writer writer = json_writer(&edit->answer);
@@ -118,7 +113,7 @@ static void catalogue_answer(struct catalogue *catalogue, const struct sql_unit 
     if (edit->status == 0)
         edit->status = edit->kind->status == 0 ? 200 : edit->kind->status;
     if (edit->kind->answer != NULL) {
-        edit->kind->answer(edit, catalogue_view(catalogue->packs), unit, &writer);
+        edit->kind->answer(edit, catalogue_view(catalogue->packs), &writer);
     } else {
         json_put_object(&writer, NULL);
         json_put_end(&writer);
@@ -141,7 +136,7 @@ static void catalogue_reload(
     int rc;
 
     tr_assert(catalogue->step == STEP_IDLE); /* invariant 1 */
-    tr_assert((step == STEP_RELOAD) == (catalogue->written != NULL));
+    tr_assert(step == STEP_CATCH_UP || catalogue->edit != NULL);
     rc = unit == NULL ? TR_ENOMEM : sql_read(ctx, &catalogue->sql, unit, &options);
     if (rc == 0) {
         catalogue->step = step;
@@ -190,12 +185,9 @@ static void catalogue_submit(
     struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
 {
     struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
-    bool is_read = (catalogue->edit->kind->flags & EDIT_READ) != 0;
-    int rc = is_read ? sql_read(ctx, &catalogue->sql, unit, &options)
-                     : sql_write(ctx, &catalogue->sql, unit, &options);
 
-    if (rc == 0) {
-        catalogue->step = is_read ? STEP_ASK : STEP_WRITE;
+    if (sql_write(ctx, &catalogue->sql, unit, &options) == 0) {
+        catalogue->step = STEP_WRITE;
         return;
     }
     sql_unit_destroy(unit);
@@ -215,29 +207,31 @@ static void catalogue_plan(struct catalogue *catalogue, struct tr_context *ctx)
         return;
     }
     edit->now_ms = packs_now_ms(catalogue->packs);
-    if ((edit->kind->flags & EDIT_READ) == 0 && edit->claims != NULL)
+    if (edit->claims != NULL)
         auth_consume(unit, edit->claims);
-    if (view->read_bytes > CATALOGUE_BYTES_MAX && edit->kind->flags == 0)
+    if (view->read_bytes > CATALOGUE_BYTES_MAX && !edit->kind->is_small)
         edit_refuse(edit, 409, "CatalogueFull",
             "The texts of the catalogue take 48 MiB, which is the most; shorten or disable some.");
     else
         edit->kind->plan(edit, view, unit);
-    if (edit->status >= 200 && edit->status < 300) { /* nothing to do */
-        sql_unit_destroy(unit);
-        catalogue_answer(catalogue, NULL);
-    } else if (edit->status != 0) {
-        sql_unit_destroy(unit);
-        catalogue_end_edit(catalogue);
-    } else {
-        if (edit->kind->action != NULL)
-            edit_audit(unit, edit, view);
+    if (edit->status == 0) {
+        edit_audit(unit, edit, view);
         catalogue_submit(catalogue, ctx, unit);
+        return;
     }
+    sql_unit_destroy(unit);
+    if (edit->status < 300) /* nothing to do */
+        catalogue_answer(catalogue);
+    else
+        catalogue_end_edit(catalogue);
 }
 
 static void on_failed(
     struct catalogue *catalogue, struct tr_context *ctx, const struct sql_unit *unit)
 {
+    static const struct refusal changed = REFUSE(
+        409, "Conflict", "The catalogue changed meanwhile; read it again and repeat the edit.");
+    const struct refusal *conflict = catalogue->edit->kind->conflict;
     int status = sql_unit_status(unit);
 
     if (auth_is_replay(unit)) {
@@ -246,13 +240,8 @@ static void on_failed(
     } else if (status == SQL_EROWS || status == SQL_ECONSTRAINT) {
         /* Another program writes to this database: reload before the next plan. */
         set_behind(catalogue, ctx, true);
-        if (catalogue->edit->kind->explain != NULL)
-            catalogue->edit->kind->explain(catalogue->edit, unit);
-        if (catalogue->edit->status != 0)
-            catalogue_end_edit(catalogue);
-        else
-            catalogue_refuse(catalogue, 409, "Conflict",
-                "The catalogue changed meanwhile; read it again and repeat the edit.");
+        conflict = conflict == NULL ? &changed : conflict;
+        catalogue_refuse(catalogue, conflict->status, conflict->label, conflict->text);
     } else {
         LOG(LOG_WARN, "packs", "an edit was not stored",
             LOG_TEXT("why",
@@ -268,20 +257,18 @@ static void on_reloaded(struct catalogue *catalogue, int rc)
     struct edit *edit = catalogue->edit;
 
     tr_assert(edit != NULL);
-    tr_assert(catalogue->written != NULL);
     if (edit->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
         catalogue->packs->on_invalidated(catalogue->packs, edit->invalidated);
     if (rc < 0) /* stored, but not visible yet: a repeated request finds it done */
         catalogue_refuse(catalogue, 504, "database", "");
     else
-        catalogue_answer(catalogue, catalogue->written);
+        catalogue_answer(catalogue);
 }
 
 /* Takes the unit. */
 static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
 {
     enum catalogue_step step = catalogue->step;
-    int status = sql_unit_status(unit);
 
     tr_assert(step != STEP_IDLE);
     catalogue->step = STEP_IDLE;
@@ -292,15 +279,11 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
             catalogue_plan(catalogue, ctx);
     } else if (step == STEP_RELOAD) {
         on_reloaded(catalogue, on_read_all(catalogue, ctx, unit));
-    } else if (status < 0) {
+    } else if (sql_unit_status(unit) < 0) {
         on_failed(catalogue, ctx, unit);
-    } else if (step == STEP_ASK) {
-        catalogue_answer(catalogue, unit);
     } else {
-        catalogue->written = unit;
         set_behind(catalogue, ctx, true);
         catalogue_reload(catalogue, ctx, STEP_RELOAD);
-        return;
     }
     sql_unit_destroy(unit);
 }
@@ -344,7 +327,7 @@ static int catalogue_start_actor(void *self, struct tr_context *ctx)
 {
     struct catalogue *catalogue = self;
 
-    sql_client_init(&catalogue->sql, catalogue->packs->sql);
+    sql_client_init(&catalogue->sql, catalogue->packs->calls.sql);
     if (tr_self_restarts(ctx) > 0)
         set_behind(catalogue, ctx, true);
     return 0;
@@ -356,7 +339,6 @@ static void catalogue_finish(void *self)
 
     tr_reply_drop(&catalogue->reply);
     edit_unref(catalogue->edit);
-    sql_unit_destroy(catalogue->written);
     if (catalogue->sql.sql != NULL)
         sql_client_fini(&catalogue->sql);
 }
@@ -378,9 +360,7 @@ static void catalogue_drop(void *message)
 
 static const char *catalogue_message_name(const void *message)
 {
-    const char *action = ((const struct edit_message *)message)->edit->kind->action;
-
-    return action == NULL ? "read" : action;
+    return ((const struct edit_message *)message)->edit->kind->action;
 }
 
 static const struct tr_type catalogue_type = {
@@ -405,7 +385,7 @@ static int catalogue_load(struct packs *packs)
 
     if (unit == NULL)
         return TR_ENOMEM;
-    rc = sql_read_wait(packs->sql, unit);
+    rc = sql_read_wait(packs->calls.sql, unit);
     if (rc == 0)
         rc = catalogue_publish(packs, unit, 1);
     sql_unit_destroy(unit);

@@ -565,7 +565,7 @@ int downloads_start(struct packs *packs, char *why, size_t why_size)
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     rc = integrity_start(packs->system, &options, &packs->integrity);
     if (rc == 0)
-        rc = transfers_start(packs->system, &limits, packs->supervisor, &packs->transfers);
+        rc = transfers_start(packs->calls.env, &limits, &packs->transfers);
     if (rc == 0) {
         packs->download_rate = download_rate_create(packs->settings.requests_per_address);
         rc = packs->download_rate == NULL ? TR_ENOMEM : 0;

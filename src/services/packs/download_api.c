@@ -29,7 +29,7 @@ bool download_gate(struct http_request *request)
  * active in it, and a client could not tell the two apart. */
 static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
 {
-    uint64_t now_s = packs->env->wall_ns(packs->env->data) / 1000000000;
+    uint64_t now_s = packs->calls.env->wall_ns(packs->calls.env->data) / 1000000000;
     uint64_t seconds = (uint64_t)pack->changed_ms / 1000 + 1;
 
     return seconds <= now_s ? seconds : 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/packs/edit.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -115,10 +114,7 @@ static bool read_params(struct http_request *request, struct edit *edit)
 
     if (kind->params == NULL)
         return true;
-    if (http_route(request)->method == HTTP_GET) /* HEAD uses it too */
-        param_read_query(&reader, kind->params, edit->values);
-    else
-        param_read_body(&reader, kind->params, edit->values);
+    param_read_body(&reader, kind->params, edit->values);
     if (param_reader_refuse(&reader))
         return false;
     if (kind->read != NULL)
@@ -134,8 +130,9 @@ static bool read_params(struct http_request *request, struct edit *edit)
 
 /* ---- the call ------------------------------------------------------------------------------- */
 
-static void respond_refused(struct http_request *request, struct edit *edit)
+void edit_respond(struct http_request *request, struct edit *edit)
 {
+    tr_assert(edit->status != 0);
     if (edit->status == 504)
         http_respond_lost(request, SQL_EUNKNOWN, true, edit->label);
     else if (edit->status == 503)
@@ -153,13 +150,10 @@ static void on_edited(struct http_request *request, const struct tr_event *event
 
     tr_assert(edit != NULL);
     asked->data = NULL;
-    if (event->status == 0 && edit->status >= 200 && edit->status < 300)
-        http_respond_buffer(request, edit->status, "application/json", &edit->answer);
-    else if (event->status == 0 && edit->status != 0)
-        respond_refused(request, edit);
+    if (event->status == 0 && edit->status != 0)
+        edit_respond(request, edit);
     else
-        http_respond_lost(
-            request, event->status, (edit->kind->flags & EDIT_READ) == 0, "catalogue");
+        http_respond_lost(request, event->status, true, "catalogue");
     edit_unref(edit);
 }
 
@@ -194,7 +188,7 @@ void edit_refuse(struct edit *edit, unsigned status, const char *label, const ch
         return;
     edit->status = status;
     edit->label = label;
-    (void)snprintf(edit->text, sizeof edit->text, "%s", text);
+    edit->text = text;
 }
 
 void edit_done(struct edit *edit)
@@ -231,12 +225,11 @@ const struct release *edit_release(struct edit *edit, const struct packs_view *v
     return release;
 }
 
-void edit_answer_pack(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer)
+void edit_answer_pack(
+    const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
-    (void)unit;
     if (pack == NULL)
         json_put_null(writer, NULL);
     else

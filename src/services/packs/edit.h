@@ -8,22 +8,18 @@
 #ifndef SERVICES_PACKS_EDIT_H
 #define SERVICES_PACKS_EDIT_H
 
-#include "services/common/param.h"
+#include "services/common/call.h"
 #include "services/common/step.h"
 #include "services/packs/packs_request.h"
 
 struct edit;
 
-enum edit_flags {
-    EDIT_SMALL = 1, /* adds next to nothing, so it is allowed when the catalogue is full */
-    EDIT_READ = 2,  /* SELECTs only: the view stays, and there is no row in the audit log */
-};
-
 /* The kind of an edit; one const table each. */
 struct edit_kind {
-    const char *action;         /* in the audit log; NULL: no row */
+    const char *action;         /* in the audit log */
     unsigned status;            /* of an edit that wrote something; 0 is 200 */
-    const struct param *params; /* of the body, or of a GET's query; NULL: none */
+    bool is_small;              /* adds next to nothing: allowed when the catalogue is full */
+    const struct param *params; /* of the body; NULL: none */
     /* Check what the table cannot say, and keep what the plan needs. Returns 0 or TR_ENOMEM. May be
      * NULL. */
     int (*read)(struct edit *edit, struct json_expect *expect);
@@ -31,11 +27,10 @@ struct edit_kind {
      * writing (edit_done: nothing to do). */
     void (*plan)(struct edit *edit, const struct packs_view *view, struct sql_unit *unit);
     /* Write one JSON value after the COMMIT. `view` has the edit. NULL: {}. */
-    void (*answer)(const struct edit *edit, const struct packs_view *view,
-        const struct sql_unit *unit, struct json_writer *writer);
-    /* Explain a missed row count or a constraint with edit_refuse. NULL: 409 Conflict. */
-    void (*explain)(struct edit *edit, const struct sql_unit *unit);
-    unsigned flags; /* of enum edit_flags */
+    void (*answer)(
+        const struct edit *edit, const struct packs_view *view, struct json_writer *writer);
+    /* The error after a missed row count or a constraint. NULL: 409 Conflict. */
+    const struct refusal *conflict;
 };
 
 struct edit {
@@ -54,22 +49,23 @@ struct edit {
     int64_t invalidated;                   /* id of a version that is no longer served; 0: none */
 
     /* the result */
-    unsigned status;   /* of HTTP; 0: none yet; 504: the edit may be stored */
-    const char *label; /* of an error; static */
-    char text[200];
-    struct buffer answer; /* JSON */
+    unsigned status;          /* of HTTP; 0: none yet; 504: the edit may be stored */
+    const char *label, *text; /* of an error; static */
+    struct buffer answer;     /* JSON */
 };
 
 /* Run a call that is an edit, whose kind is `extra` of the route: read the path and the parameters,
  * hand the edit to the catalogue, and answer the request with the result. */
 void edit_call(struct http_request *request);
+/* Answer with the result of an edit that the catalogue has replied to. */
+void edit_respond(struct http_request *request, struct edit *edit);
 
 /* Create an edit without parameters, with one reference. Returns NULL after answering 503. */
 struct edit *edit_create(struct http_request *request, const struct edit_kind *kind);
 struct edit *edit_ref(struct edit *edit);
 void edit_unref(struct edit *edit); /* NULL is fine */
 
-/* For `plan` and `explain`. The first refusal counts. */
+/* For `plan`. The first refusal counts. */
 void edit_refuse(struct edit *edit, unsigned status, const char *label, const char *text);
 void edit_done(struct edit *edit); /* answer with the view as it is */
 /* Find the pack, version or release that the edit names. Return NULL after refusing with 404. */
@@ -79,7 +75,7 @@ const struct release *edit_release(struct edit *edit, const struct packs_view *v
 /* Copy a text of the body into `pack`, `version` or `release`; a text that is too long is cut. */
 void edit_copy(char *to, size_t size, struct span text);
 /* For `answer`: the pack that the edit names, or null if another program has removed it. */
-void edit_answer_pack(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer);
+void edit_answer_pack(
+    const struct edit *edit, const struct packs_view *view, struct json_writer *writer);
 
 #endif

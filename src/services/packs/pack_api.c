@@ -13,7 +13,7 @@ enum { INSTALLED_MAX = 2000 };
 bool put_health(struct packs_read *read)
 {
     const struct packs *packs = read->packs;
-    uint64_t up_ns = packs->env->now_ns(packs->env->data) - packs->started_ns;
+    uint64_t up_ns = packs->calls.env->now_ns(packs->calls.env->data) - packs->started_ns;
 
     json_put_text(&read->writer, "status", "ok");
     json_put_text(&read->writer, "version", packs->version);

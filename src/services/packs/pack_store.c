@@ -34,13 +34,6 @@ static const struct param register_params[] = {
     PARAM_LAST,
 };
 
-static int read_register(struct edit *edit, struct json_expect *expect)
-{
-    (void)expect;
-    edit_copy(edit->pack, sizeof edit->pack, edit->values[NAME].text);
-    return 0;
-}
-
 static struct span or_else(struct span text, const char *fallback)
 {
     return text.at == NULL ? span_of(fallback) : text;
@@ -48,6 +41,7 @@ static struct span or_else(struct span text, const char *fallback)
 
 static void plan_register(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
+    edit_copy(edit->pack, sizeof edit->pack, edit->values[NAME].text);
     if (catalogue_any_pack(view, span_of(edit->pack)) != NULL)
         edit_refuse(edit, 409, "PackExists",
             "A pack of this name exists already; choose another package_id.");
@@ -64,7 +58,6 @@ static void plan_register(struct edit *edit, const struct packs_view *view, stru
 const struct edit_kind register_pack_edit = { .action = "register_pack",
     .status = 201,
     .params = register_params,
-    .read = read_register,
     .plan = plan_register,
     .answer = edit_answer_pack };
 
@@ -153,12 +146,11 @@ static void plan_key(struct edit *edit, const struct packs_view *view, struct sq
             VALUE_BLOB(bytes, sizeof bytes), VALUE_INT(edit->now_ms));
 }
 
-static void answer_key(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer)
+static void answer_key(
+    const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
-    (void)unit;
     if (pack == NULL) {
         json_put_null(writer, NULL);
         return;

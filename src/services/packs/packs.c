@@ -13,7 +13,7 @@ static int probe_open(struct packs *packs, char *why, size_t why_size)
 {
     (void)why;
     (void)why_size;
-    return probe_start(packs->system, packs->sql, packs->supervisor, &packs->probe);
+    return probe_start(packs->system, packs->calls.sql, packs->supervisor, &packs->probe);
 }
 
 static void probe_close(struct packs *packs)
@@ -94,10 +94,11 @@ int packs_start(const struct service_context *context, char *why, size_t why_siz
         return TR_ENOMEM;
     packs->system = context->system;
     packs->supervisor = context->supervisor;
-    packs->env = tr_system_env(context->system);
-    packs->sql = context->sql;
+    packs->calls = (struct call_service){
+        .env = tr_system_env(context->system), .sql = context->sql, .is_rest = true
+    };
     packs->version = context->version == NULL ? "" : context->version;
-    packs->started_ns = packs->env->now_ns(packs->env->data);
+    packs->started_ns = packs->calls.env->now_ns(packs->calls.env->data);
     packs->settings = settings_of(context->config);
     packs->data_path = base_strdup(context->data_path);
     rc = packs->data_path == NULL ? TR_ENOMEM : start_parts(packs, why, why_size);

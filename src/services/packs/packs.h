@@ -6,8 +6,8 @@
 
 #include <stdatomic.h>
 
-#include "auth/auth.h"
 #include "ops/service.h"
+#include "services/common/db_query.h"
 
 struct packs_settings {
     uint64_t quota_bytes;           /* of all objects and uploads; 0: no limit */
@@ -21,8 +21,7 @@ struct packs_settings {
 struct packs {
     struct tr_system *system;
     tr_sender supervisor; /* restarts the actors below when they fail; borrowed; may be none */
-    const struct tr_env *env;
-    struct sql *sql;
+    struct call_service calls;
     char *data_path;     /* owned; the folder packs/ in it belongs to the service */
     const char *version; /* of the program */
     uint64_t started_ns; /* monotonic */
@@ -56,7 +55,7 @@ bool packs_is_ready(void *state, char *why, size_t why_size);
 
 static inline int64_t packs_now_ms(const struct packs *packs)
 {
-    return (int64_t)(packs->env->wall_ns(packs->env->data) / 1000000);
+    return call_now_ms(&packs->calls);
 }
 
 #endif

@@ -79,13 +79,9 @@ static const struct pack_version *find_former(const struct pack *pack, int64_t *
     return NULL;
 }
 
-static void explain_conflict(struct edit *edit, const struct sql_unit *unit)
-{
-    (void)unit;
-    edit_refuse(edit, 409, "Conflict",
-        "Another edit activated a version at the same time, and this one changed nothing; read the "
-        "pack again.");
-}
+static const struct refusal conflict = REFUSE(409, "Conflict",
+    "Another edit activated a version at the same time, and this one changed nothing; read the "
+    "pack again.");
 
 /* ---- publish -------------------------------------------------------------------------------- */
 
@@ -186,7 +182,7 @@ const struct edit_kind publish_version_edit = { .action = "publish_version",
     .read = read_publish,
     .plan = plan_publish_version,
     .answer = edit_answer_pack,
-    .explain = explain_conflict };
+    .conflict = &conflict };
 
 /* ---- rollback ------------------------------------------------------------------------------- */
 
@@ -214,8 +210,8 @@ static void plan_rollback(struct edit *edit, const struct packs_view *view, stru
 const struct edit_kind rollback_pack_edit = { .action = "rollback_pack",
     .plan = plan_rollback,
     .answer = edit_answer_pack,
-    .explain = explain_conflict,
-    .flags = EDIT_SMALL };
+    .conflict = &conflict,
+    .is_small = true };
 
 /* ---- disable -------------------------------------------------------------------------------- */
 
@@ -253,8 +249,8 @@ static void plan_disable(struct edit *edit, const struct packs_view *view, struc
 const struct edit_kind disable_version_edit = { .action = "disable_version",
     .plan = plan_disable,
     .answer = edit_answer_pack,
-    .explain = explain_conflict,
-    .flags = EDIT_SMALL };
+    .conflict = &conflict,
+    .is_small = true };
 
 static void plan_disable_pack(
     struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
@@ -277,5 +273,5 @@ static void plan_disable_pack(
 const struct edit_kind disable_pack_edit = { .action = "disable_pack",
     .plan = plan_disable_pack,
     .answer = edit_answer_pack,
-    .explain = explain_conflict,
-    .flags = EDIT_SMALL };
+    .conflict = &conflict,
+    .is_small = true };

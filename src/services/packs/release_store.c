@@ -12,6 +12,7 @@
 #include "services/packs/pack_json.h"
 
 enum { NAME_BYTES_MAX = 128, NOTES_MAX = 4096, ROLES_MAX = 32, ROLE_MAX = 64 };
+#define NOT_DRAFT "This release is published and cannot change; create another one."
 /* A role has 1 to 64 of [a-z0-9_.-]. */
 #define ROLE_RULE "must have a-z, 0-9, '.', '_' and '-' only, and not start with a dot"
 
@@ -34,12 +35,11 @@ SQL_STATEMENT(unpinned, "SELECT 1 FROM pack_artifacts WHERE release = $1 AND ver
 SQL_STATEMENT(deprecate_row, "UPDATE pack_releases SET state = 2, deprecated_ms = $2"
                              " WHERE id = $1 AND state = 1");
 
-static void answer_release(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer)
+static void answer_release(
+    const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct release *release = catalogue_release(view, span_of(edit->release));
 
-    (void)unit;
     if (release == NULL) {
         json_put_null(writer, NULL);
         return;
@@ -61,8 +61,7 @@ static const struct release *find_draft(struct edit *edit, const struct packs_vi
 
     if (release == NULL || release->state == RELEASE_DRAFT)
         return release;
-    edit_refuse(edit, 409, "ReleaseNotDraft",
-        "This release is published and cannot change; create another one.");
+    edit_refuse(edit, 409, "ReleaseNotDraft", NOT_DRAFT);
     return NULL;
 }
 
@@ -106,7 +105,7 @@ static bool has_name(const struct packs_view *view, struct span name)
 
 static void plan_create(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct tr_env *env = edit->packs->env;
+    const struct tr_env *env = edit->packs->calls.env;
 
     if (has_name(view, edit->values[NAME].text)) {
         edit_refuse(edit, 409, "ReleaseExists",
@@ -147,19 +146,14 @@ static const struct param artifact_params[] = {
     PARAM_LAST,
 };
 
-static int read_artifact(struct edit *edit, struct json_expect *expect)
-{
-    (void)expect;
-    edit_copy(edit->pack, sizeof edit->pack, edit->values[PACK].text);
-    edit_copy(edit->version, sizeof edit->version, edit->values[VERSION].text);
-    return 0;
-}
-
 static void plan_artifact(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
     const struct release *release = find_draft(edit, view);
-    const struct pack *pack = release == NULL ? NULL : edit_pack(edit, view);
+    const struct pack *pack;
 
+    edit_copy(edit->pack, sizeof edit->pack, edit->values[PACK].text);
+    edit_copy(edit->version, sizeof edit->version, edit->values[VERSION].text);
+    pack = release == NULL ? NULL : edit_pack(edit, view);
     if (pack == NULL || (edit->version[0] != '\0' && edit_version(edit, pack) == NULL))
         return;
     if (release->artifact_count >= CATALOGUE_ARTIFACTS_MAX)
@@ -172,7 +166,6 @@ static void plan_artifact(struct edit *edit, const struct packs_view *view, stru
 
 const struct edit_kind put_artifact_edit = { .action = "put_artifact",
     .params = artifact_params,
-    .read = read_artifact,
     .plan = plan_artifact,
     .answer = answer_release };
 
@@ -196,7 +189,7 @@ static void plan_remove_artifact(
 const struct edit_kind remove_artifact_edit = { .action = "remove_artifact",
     .plan = plan_remove_artifact,
     .answer = answer_release,
-    .flags = EDIT_SMALL };
+    .is_small = true };
 
 /* ---- validate and publish ------------------------------------------------------------------- */
 
@@ -270,27 +263,19 @@ static uint32_t put_failures(struct json_writer *writer, const struct release *r
     return count;
 }
 
-static void plan_validate(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+bool put_validation(struct packs_read *read)
 {
-    (void)unit;
-    if (find_draft(edit, view) != NULL)
-        edit_done(edit);
+    const struct release *release =
+        catalogue_release(read->view, http_path_part(read->request, "id"));
+
+    if (release == NULL)
+        http_respond_error(read->request, 404, "ReleaseNotFound", RELEASE_NOT_FOUND);
+    else if (release->state != RELEASE_DRAFT)
+        http_respond_error(read->request, 409, "ReleaseNotDraft", NOT_DRAFT);
+    else
+        json_put_bool(&read->writer, "valid", put_failures(&read->writer, release) == 0);
+    return release != NULL && release->state == RELEASE_DRAFT;
 }
-
-static void answer_validate(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer)
-{
-    const struct release *release = catalogue_release(view, span_of(edit->release));
-
-    (void)unit;
-    json_put_object(writer, NULL);
-    json_put_bool(writer, "valid", put_failures(writer, release) == 0);
-    json_put_end(writer);
-}
-
-const struct edit_kind validate_release_edit = {
-    .plan = plan_validate, .answer = answer_validate, .flags = EDIT_READ
-};
 
 /* Refuse with 422 and the list of failures, in the form of every error. */
 static void refuse_invalid(struct edit *edit, const struct release *release)
@@ -360,4 +345,4 @@ static void plan_deprecate(struct edit *edit, const struct packs_view *view, str
 const struct edit_kind deprecate_release_edit = { .action = "deprecate_release",
     .plan = plan_deprecate,
     .answer = answer_release,
-    .flags = EDIT_SMALL };
+    .is_small = true };

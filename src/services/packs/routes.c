@@ -41,10 +41,11 @@ enum { NO_BODY = 0, SMALL = 16 << 10, MEDIUM = 256 << 10, FIRST_FOR_ADMINS = 13 
 #define DOWNLOAD(path_)                                                                            \
     ROUTE(HTTP_GET, path_, api_download, NO_BODY, .gate = download_gate, .demand = ANYBODY,        \
         .flags = HTTP_ROUTE_LONG)
-#define ADMIN_READ(path_, put_)                                                                    \
-    ROUTE(HTTP_GET, path_, packs_read_call, NO_BODY, READS(put_, READ_PLAIN), FOR_ADMINS)
-#define EDIT(method_, path_, edit_, body_max_, flags_)                                             \
-    ROUTE(method_, path_, edit_call, body_max_, .extra = &(edit_), FOR_ADMINS, .flags = (flags_))
+#define ADMIN_READ(method_, path_, put_, body_max_, flags_)                                        \
+    ROUTE(method_, path_, packs_read_call, body_max_, READS(put_, READ_PLAIN), FOR_ADMINS,         \
+        .flags = (flags_))
+#define EDIT(method_, path_, edit_, body_max_)                                                     \
+    ROUTE(method_, path_, edit_call, body_max_, .extra = &(edit_), FOR_ADMINS)
 #define CALL(method_, path_, handle_, body_max_, flags_)                                           \
     ROUTE(method_, path_, handle_, body_max_, FOR_ADMINS, .flags = (flags_))
 
@@ -66,31 +67,31 @@ static const struct http_route routes[] = {
     DOWNLOAD("packs/{name}/download"),
     DOWNLOAD("packs/{name}/versions/{version}/download"),
     /* The rest is for administrators, on both listeners. */
-    [FIRST_FOR_ADMINS] = ADMIN_READ("admin/packs", put_packs),
-    ADMIN_READ("admin/packs/{name}", put_one_pack),
-    ADMIN_READ("admin/releases", put_releases),
-    ADMIN_READ("admin/releases/{id}", put_one_release),
-    EDIT(HTTP_POST, "admin/packs", register_pack_edit, SMALL, 0),
-    EDIT(HTTP_PATCH, "admin/packs/{name}", describe_pack_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/packs/{name}/disable", disable_pack_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/packs/{name}/rollback", rollback_pack_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/packs/{name}/versions/{version}/publish", publish_version_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/packs/{name}/versions/{version}/disable", disable_version_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/packs/{name}/keys", key_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/releases", create_release_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/releases/{id}/artifacts", put_artifact_edit, SMALL, 0),
-    EDIT(HTTP_DELETE, "admin/releases/{id}/artifacts/{name}", remove_artifact_edit, NO_BODY, 0),
-    EDIT(HTTP_POST, "admin/releases/{id}/validate", validate_release_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/releases/{id}/publish", publish_release_edit, SMALL, 0),
-    EDIT(HTTP_POST, "admin/releases/{id}/deprecate", deprecate_release_edit, SMALL, 0),
-    EDIT(HTTP_GET, "admin/audit", list_audit_edit, NO_BODY, HTTP_ROUTE_PRIVATE),
+    [FIRST_FOR_ADMINS] = ADMIN_READ(HTTP_GET, "admin/packs", put_packs, NO_BODY, 0),
+    ADMIN_READ(HTTP_GET, "admin/packs/{name}", put_one_pack, NO_BODY, 0),
+    ADMIN_READ(HTTP_GET, "admin/releases", put_releases, NO_BODY, 0),
+    ADMIN_READ(HTTP_GET, "admin/releases/{id}", put_one_release, NO_BODY, 0),
+    ADMIN_READ(HTTP_POST, "admin/releases/{id}/validate", put_validation, SMALL, 0),
+    ADMIN_READ(HTTP_GET, "admin/flights", put_transfers, NO_BODY, HTTP_ROUTE_PRIVATE),
+    EDIT(HTTP_POST, "admin/packs", register_pack_edit, SMALL),
+    EDIT(HTTP_PATCH, "admin/packs/{name}", describe_pack_edit, SMALL),
+    EDIT(HTTP_POST, "admin/packs/{name}/disable", disable_pack_edit, SMALL),
+    EDIT(HTTP_POST, "admin/packs/{name}/rollback", rollback_pack_edit, SMALL),
+    EDIT(HTTP_POST, "admin/packs/{name}/versions/{version}/publish", publish_version_edit, SMALL),
+    EDIT(HTTP_POST, "admin/packs/{name}/versions/{version}/disable", disable_version_edit, SMALL),
+    EDIT(HTTP_POST, "admin/packs/{name}/keys", key_edit, SMALL),
+    EDIT(HTTP_POST, "admin/releases", create_release_edit, SMALL),
+    EDIT(HTTP_POST, "admin/releases/{id}/artifacts", put_artifact_edit, SMALL),
+    EDIT(HTTP_DELETE, "admin/releases/{id}/artifacts/{name}", remove_artifact_edit, NO_BODY),
+    EDIT(HTTP_POST, "admin/releases/{id}/publish", publish_release_edit, SMALL),
+    EDIT(HTTP_POST, "admin/releases/{id}/deprecate", deprecate_release_edit, SMALL),
+    CALL(HTTP_GET, "admin/audit", api_list_audit, NO_BODY, HTTP_ROUTE_PRIVATE),
     CALL(HTTP_POST, "admin/packs/{name}/uploads", api_create_upload, SMALL, 0),
     CALL(HTTP_GET, "admin/uploads/{id}", api_get_upload, NO_BODY, HTTP_ROUTE_PRIVATE),
     CALL(HTTP_PATCH, "admin/uploads/{id}", api_patch_upload, UPLOAD_BODY_MAX,
         HTTP_ROUTE_STREAM | HTTP_ROUTE_LONG),
     CALL(HTTP_DELETE, "admin/uploads/{id}", api_delete_upload, NO_BODY, 0),
     CALL(HTTP_POST, "admin/uploads/{id}/finish", api_finish_upload, SMALL, HTTP_ROUTE_LONG),
-    CALL(HTTP_GET, "admin/flights", api_list_transfers, NO_BODY, HTTP_ROUTE_PRIVATE),
     CALL(HTTP_DELETE, "admin/flights/{id}", api_cancel_transfer, NO_BODY, 0),
 };
 /* clang-format on */

@@ -14,8 +14,8 @@
  * tokens or workers, where a lease has to come back at the end of the transfer. */
 #include "services/packs/transfer.h"
 
+#include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -61,22 +61,21 @@ struct transfers {
     struct base_siphash_key
         key; /* of the hash; random, so that clients cannot choose names that collide */
     _Atomic uint64_t id;
-    struct tr_system *system;
-    tr_sender list;
-    struct tr_done *done;
+    pthread_mutex_t lock; /* of the list; held for a few steps, and at most for one page of it */
+    struct transfer *first,
+        **last; /* as they began to wait, which is nearly the order of the ids */
     _Atomic uint64_t words[TABLE_SIZE];
 };
 
 struct transfer {
-    _Atomic uint32_t refs; /* the sender and the list */
     struct transfers *transfers;
-    struct transfer *next, *prev; /* in the list; only the list's actor uses them */
+    struct transfer *next, **link; /* in the list */
     tr_weak connection;
-    struct pinned_file *file; /* one reference; the sender's */
+    struct pinned_file *file; /* one reference */
     uint64_t names[LEASES];   /* 0: no lease */
     _Atomic uint64_t sent;
     _Atomic bool is_cancelled;
-    bool is_listed;            /* the Started message was sent to the list */
+    bool is_listed;            /* the sender's; others write the links */
     struct transfer_info info; /* all fields but `sent`, which is above */
 };
 
@@ -201,25 +200,6 @@ uint32_t transfers_held(const struct transfers *transfers)
 
 /* ---- one download --------------------------------------------------------------------------- */
 
-static void transfer_unref(struct transfer *transfer)
-{
-    if (atomic_fetch_sub_explicit(&transfer->refs, 1, memory_order_acq_rel) == 1)
-        base_free(transfer);
-}
-
-static bool transfer_tell(struct transfer *transfer, int kind)
-{
-    struct transfer_message message = { .transfer = transfer };
-    struct tr_send_options options = { .lane = TR_CONTROL };
-
-    message.kind = kind == TRANSFER_STARTED ? TRANSFER_STARTED : TRANSFER_ENDED;
-    atomic_fetch_add_explicit(&transfer->refs, 1, memory_order_relaxed);
-    if (tr_tell_with(transfer->transfers->list, &message, sizeof message, &options) == 0)
-        return true;
-    transfer_unref(transfer);
-    return false;
-}
-
 static void transfer_copy_text(char *to, size_t size, struct span text)
 {
     (void)snprintf(to, size, "%.*s", (int)(text.size < size ? text.size : size - 1),
@@ -269,7 +249,6 @@ enum transfer_refusal transfer_start(
 
     if (transfer == NULL)
         return TRANSFER_MEMORY;
-    atomic_init(&transfer->refs, 1);
     transfer->transfers = transfers;
     refusal = take_leases(transfer, facts);
     if (refusal != TRANSFER_OK) {
@@ -292,14 +271,36 @@ enum transfer_refusal transfer_start(
     return TRANSFER_OK;
 }
 
+static void list_add(struct transfers *transfers, struct transfer *transfer)
+{
+    transfer->is_listed = true;
+    pthread_mutex_lock(&transfers->lock);
+    tr_assert(*transfers->last == NULL);
+    transfer->link = transfers->last;
+    *transfers->last = transfer;
+    transfers->last = &transfer->next;
+    pthread_mutex_unlock(&transfers->lock);
+}
+
+static void list_remove(struct transfers *transfers, struct transfer *transfer)
+{
+    pthread_mutex_lock(&transfers->lock);
+    tr_assert(*transfer->link == transfer);
+    *transfer->link = transfer->next;
+    if (transfer->next == NULL)
+        transfers->last = transfer->link;
+    else
+        transfer->next->link = transfer->link;
+    pthread_mutex_unlock(&transfers->lock);
+}
+
 bool transfer_progress(void *data, uint64_t sent, bool is_waiting)
 {
     struct transfer *transfer = data;
 
     atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
-    /* If the message cannot be sent, the transfer continues without being listed. */
     if (is_waiting && !transfer->is_listed)
-        transfer->is_listed = transfer_tell(transfer, TRANSFER_STARTED);
+        list_add(transfer->transfers, transfer);
     return !atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed) &&
            (is_waiting || transfer->file == NULL || pinned_is_same(transfer->file));
 }
@@ -307,9 +308,11 @@ bool transfer_progress(void *data, uint64_t sent, bool is_waiting)
 void transfer_stop(void *data, uint64_t sent)
 {
     struct transfer *transfer = data;
-    bool is_cancelled = atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
+    bool is_cancelled;
 
-    atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
+    if (transfer->is_listed)
+        list_remove(transfer->transfers, transfer);
+    is_cancelled = atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
     metric_add(&metrics[IN_FLIGHT], -1);
     metric_add(&metrics[sent == transfer->info.size ? COMPLETE
                         : is_cancelled              ? CANCELLED
@@ -317,156 +320,46 @@ void transfer_stop(void *data, uint64_t sent)
         1);
     give_leases_back(transfer);
     pinned_unref(transfer->file);
-    if (transfer->is_listed)
-        (void)transfer_tell(transfer, TRANSFER_ENDED);
-    transfer_unref(transfer);
+    base_free(transfer);
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-struct transfer_list {
-    struct transfer *first,
-        *last; /* in the order of the Started messages, which is nearly that of the ids */
-    uint64_t count;
-};
-
-static void list_add(struct transfer_list *list, struct transfer *transfer)
+uint32_t transfers_list(
+    struct transfers *transfers, uint64_t after, struct transfer_info ret_infos[TRANSFER_LIST_MAX])
 {
-    tr_assert(transfer->prev == NULL);
-    tr_assert(transfer != list->last);
-    transfer->prev = list->last;
-    transfer->next = NULL;
-    if (list->last == NULL)
-        list->first = transfer;
-    else
-        list->last->next = transfer;
-    list->last = transfer;
-    list->count++;
-}
-
-static void list_remove(struct transfer_list *list, struct transfer *transfer)
-{
-    if (transfer->prev == NULL && list->first != transfer)
-        return; /* its Started message was lost */
-    tr_assert(list->count > 0);
-    if (transfer->prev == NULL)
-        list->first = transfer->next;
-    else
-        transfer->prev->next = transfer->next;
-    if (transfer->next == NULL)
-        list->last = transfer->prev;
-    else
-        transfer->next->prev = transfer->prev;
-    list->count--;
-    transfer_unref(transfer); /* the list's reference */
-}
-
-static void handle_list(struct transfer_list *list, struct tr_context *ctx, uint64_t after)
-{
-    struct transfer_info *infos = base_alloc(TRANSFER_LIST_MAX * sizeof *infos);
     uint32_t count = 0;
 
-    if (infos == NULL) {
-        (void)tr_reply(ctx, TR_ENOMEM, NULL, 0);
-        return;
-    }
-    for (const struct transfer *transfer = list->first;
+    pthread_mutex_lock(&transfers->lock);
+    for (const struct transfer *transfer = transfers->first;
          transfer != NULL && count < TRANSFER_LIST_MAX; transfer = transfer->next) {
         if (transfer->info.id <= after)
             continue;
-        infos[count] = transfer->info;
-        infos[count++].sent = atomic_load_explicit(&transfer->sent, memory_order_relaxed);
+        ret_infos[count] = transfer->info;
+        ret_infos[count++].sent = atomic_load_explicit(&transfer->sent, memory_order_relaxed);
     }
-    (void)tr_reply(ctx, 0, infos, count * sizeof *infos);
-    base_free(infos);
+    pthread_mutex_unlock(&transfers->lock);
+    return count;
 }
 
-static void handle_cancel(struct transfer_list *list, struct tr_context *ctx, uint64_t id)
+int transfers_cancel(struct transfers *transfers, uint64_t id)
 {
-    struct transfer *transfer = list->first;
+    struct transfer *transfer;
+    tr_weak connection = { 0 };
 
-    while (transfer != NULL && transfer->info.id != id)
+    pthread_mutex_lock(&transfers->lock);
+    for (transfer = transfers->first; transfer != NULL && transfer->info.id != id;)
         transfer = transfer->next;
     if (transfer != NULL) {
         atomic_store_explicit(&transfer->is_cancelled, true, memory_order_relaxed);
-        http_wake(transfer->connection);
+        connection = transfer->connection;
     }
-    (void)tr_reply(ctx, transfer == NULL ? TR_ENOENT : 0, NULL, 0);
-}
-
-static enum tr_next list_handle(void *state, struct tr_context *ctx, void *bytes)
-{
-    struct transfer_list *list = state;
-    const struct transfer_message *message = bytes;
-
-    switch (message->kind) {
-    case TRANSFER_STARTED:
-        list_add(list, message->transfer);
-        break;
-    case TRANSFER_ENDED:
-        list_remove(list, message->transfer);
-        transfer_unref(message->transfer);
-        break;
-    case TRANSFER_LIST:
-        handle_list(list, ctx, message->id);
-        break;
-    case TRANSFER_CANCEL:
-        handle_cancel(list, ctx, message->id);
-        break;
-    }
-    return TR_GO;
-}
-
-static void list_finish(void *state)
-{
-    struct transfer_list *list = state;
-
-    while (list->first != NULL)
-        list_remove(list, list->first);
-    tr_assert(list->count == 0 && list->last == NULL);
-}
-
-/* Transfers continue while this actor restarts, so it keeps its list. */
-static int list_reset(void *state, enum tr_why why)
-{
-    (void)state;
-    (void)why;
+    pthread_mutex_unlock(&transfers->lock);
+    if (transfer == NULL)
+        return TR_ENOENT;
+    http_wake(connection);
     return 0;
 }
-
-static void transfer_message_drop(void *bytes)
-{
-    const struct transfer_message *message = bytes;
-
-    if (message->transfer != NULL)
-        transfer_unref(message->transfer);
-}
-
-static const char *transfer_message_name(const void *bytes)
-{
-    static const char *const names[] = { "begin", "end", "list", "cancel" };
-
-    _Static_assert(sizeof names / sizeof names[0] == TRANSFER_CANCEL + 1, "one for each kind");
-    return names[((const struct transfer_message *)bytes)->kind];
-}
-
-static void list_show(const void *state, char *text, size_t size)
-{
-    (void)snprintf(text, size, "%llu downloads",
-        (unsigned long long)((const struct transfer_list *)state)->count);
-}
-
-static const struct tr_type list_type = {
-    .name = "transfers",
-    .message_size = sizeof(struct transfer_message),
-    .state_size = sizeof(struct transfer_list),
-    .handle = list_handle,
-    .finish = list_finish,
-    .reset = list_reset,
-    .message_drop = transfer_message_drop,
-    .message_name = transfer_message_name,
-    .show = list_show,
-};
 
 /* A word counts to 65,535, which is more than the connections of a server. */
 static uint32_t at_most(uint32_t limit)
@@ -474,32 +367,20 @@ static uint32_t at_most(uint32_t limit)
     return limit < COUNT_MAX ? limit : COUNT_MAX;
 }
 
-int transfers_start(struct tr_system *system, const struct transfer_limits *limits,
-    tr_sender supervisor, struct transfers **ret_transfers)
+int transfers_start(const struct tr_env *env, const struct transfer_limits *limits,
+    struct transfers **ret_transfers)
 {
     struct transfers *transfers = base_calloc(sizeof *transfers);
-    const struct tr_env *env = tr_system_env(system);
-    int rc;
 
     if (transfers == NULL)
         return TR_ENOMEM;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     transfers->limits[LEASE_ADDRESS] = at_most(limits->per_address);
     transfers->limits[LEASE_USER] = at_most(limits->per_user);
-    transfers->system = system;
     transfers->key.k0 = env->random(env->data);
     transfers->key.k1 = env->random(env->data);
-    rc = tr_spawn(system, &list_type, &(struct transfer_list){ 0 },
-        &(struct tr_spawn_options){ .name = "packs transfers",
-            .owner = "packs",
-            .ret_done = &transfers->done,
-            .supervisor = supervisor,
-            .box = { .full = TR_FULL_FAIL } },
-        &transfers->list);
-    if (rc < 0) {
-        base_free(transfers);
-        return rc;
-    }
+    transfers->last = &transfers->first;
+    (void)pthread_mutex_init(&transfers->lock, NULL);
     *ret_transfers = transfers;
     return 0;
 }
@@ -512,13 +393,7 @@ void transfers_stop(struct transfers **transfers)
         return;
     *transfers = NULL;
     tr_assert(transfers_held(old) == 0); /* a transfer that goes on would use the table */
-    (void)tr_stop(tr_sender_weaken(old->list));
-    (void)tr_done_wait(&old->done, NULL, NULL, 0);
-    tr_sender_drop(&old->list);
+    tr_assert(old->first == NULL);
+    (void)pthread_mutex_destroy(&old->lock);
     base_free(old);
-}
-
-tr_sender transfers_sender(const struct transfers *transfers)
-{
-    return transfers->list;
 }

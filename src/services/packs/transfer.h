@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer.h: downloads under way. A table of atomic words counts how many each user and each
- * address has, so that starting one costs no message. An actor keeps the list of those that take a
- * while, for administrators to read and to cancel. The leases belong to the transfer, so whatever
- * ends it (its last byte, a client that left, a connection that failed) gives them back. */
+ * address has, so that starting one costs no message. Those that take a while are in a list, for
+ * administrators to read and to cancel. The leases belong to the transfer, so whatever ends it (its
+ * last byte, a client that left, a connection that failed) gives them back. */
 #ifndef SERVICES_PACKS_TRANSFER_H
 #define SERVICES_PACKS_TRANSFER_H
 
@@ -21,10 +21,9 @@ struct transfer;
 struct transfer_limits {
     uint32_t per_user, per_address; /* at the same time; 0: no limit; at most 65,535 */
 };
-/* Start the list of transfers. `supervisor` restarts its actor when it fails; borrowed; none: it ends. */
-int transfers_start(struct tr_system *system, const struct transfer_limits *limits,
-    tr_sender supervisor, struct transfers **ret_transfers);
-/* Stop after the last download. Blocks. */
+int transfers_start(const struct tr_env *env, const struct transfer_limits *limits,
+    struct transfers **ret_transfers);
+/* Stop after the last download. */
 void transfers_stop(struct transfers **transfers);
 
 /* The file and the client of a transfer. Texts are copied and may be cut. */
@@ -60,14 +59,11 @@ struct transfer_info {
     char pack[64], version[32], user[64], address[48];
 };
 enum { TRANSFER_LIST_MAX = 200 };
-struct transfer_message {
-    enum { TRANSFER_STARTED, TRANSFER_ENDED, TRANSFER_LIST, TRANSFER_CANCEL } kind;
-    uint64_t id;               /* List: start after this id; Cancel: this id */
-    struct transfer *transfer; /* Started, Ended: one reference */
-};
-/* The actor answers List with an array of at most TRANSFER_LIST_MAX struct transfer_info, by id, and
- * Cancel with status 0 or TR_ENOENT. */
-tr_sender transfers_sender(const struct transfers *transfers); /* borrowed */
+/* Copy the transfers after this id, in the order in which they were listed. Returns their number. */
+uint32_t transfers_list(
+    struct transfers *transfers, uint64_t after, struct transfer_info ret_infos[TRANSFER_LIST_MAX]);
+/* Cut a transfer off. Returns TR_ENOENT if none in the list has this id. */
+int transfers_cancel(struct transfers *transfers, uint64_t id);
 /* Count the leases that are held now. */
 uint32_t transfers_held(const struct transfers *transfers);
 

@@ -35,33 +35,31 @@ void (*_Atomic upload_removal_hook)(void);
 
 /* ---- errors --------------------------------------------------------------------------------- */
 
-struct refusal {
-    int rc; /* a code of the disk, the pool or the database; 0: none */
+static const struct refusal busy = REFUSE(409, "UploadBusy",
+    "Another request is sending to this upload, or its broken connection was not noticed yet; "
+    "try again in some seconds.");
+static const struct refusal being_taken = REFUSE(409, "UploadBusy",
+    "Another upload of the same bytes is being removed; try again in some seconds.");
+static const struct refusal other_offset = REFUSE(409, "UploadOffsetMismatch",
+    "The server has another number of bytes; continue at the Upload-Offset of this answer.");
+static const struct refusal too_large =
+    REFUSE(413, "UploadTooLarge", "The body has more bytes than the upload announced.");
+static const struct refusal incomplete = REFUSE(
+    409, "UploadIncomplete", "Bytes are missing; continue at the Upload-Offset of this answer.");
+static const struct refusal not_found = REFUSE(404, "UploadNotFound",
+    "There is no upload with this id; it was finished, removed, or never started.");
+static const struct refusal too_many = REFUSE(503, "TooManyUploads",
+    "The server has 64 unfinished uploads, which is the most; finish or delete one first.");
+static const struct refusal over_quota =
+    REFUSE(413, "PackTooLarge", "The file is larger than packs.quota, the room for all packs.");
+static const struct refusal quota_used = REFUSE(507, "QuotaExceeded",
+    "The packs would take more than packs.quota; delete uploads, or raise it.");
+
+static const struct {
+    int rc; /* a code of the disk, the pool or the database */
     unsigned status;
     const char *label, *text;
-};
-static const struct refusal busy = { 0, 409, "UploadBusy",
-    "Another request is sending to this upload, or its broken connection was not noticed yet; "
-    "try again in some seconds." };
-static const struct refusal being_taken = { 0, 409, "UploadBusy",
-    "Another upload of the same bytes is being removed; try again in some seconds." };
-static const struct refusal other_offset = { 0, 409, "UploadOffsetMismatch",
-    "The server has another number of bytes; continue at the Upload-Offset of this answer." };
-static const struct refusal too_large = { 0, 413, "UploadTooLarge",
-    "The body has more bytes than the upload announced." };
-static const struct refusal incomplete = { 0, 409, "UploadIncomplete",
-    "Bytes are missing; continue at the Upload-Offset of this answer." };
-static const struct refusal not_found = { 0, 404, "UploadNotFound",
-    "There is no upload with this id; it was finished, removed, or never started." };
-static const struct refusal too_many = { 0, 503, "TooManyUploads",
-    "The server has 64 unfinished uploads, which is the most; finish or delete one first." };
-static const struct refusal over_quota = { 0, 413, "PackTooLarge",
-    "The file is larger than packs.quota, the room for all packs." };
-static const struct refusal quota_used = { 0, 507, "QuotaExceeded",
-    "The packs would take more than packs.quota; delete uploads, or raise it." };
-static const struct refusal try_again = { 0, 503, "busy", "Try again." };
-
-static const struct refusal failures[] = {
+} failures[] = {
     { TR_ENOSPC, 507, "DiskFull",
         "The disk of the server is full; the bytes so far are kept, so continue later." },
     { TR_EPROTO, 422, "ChecksumMismatch",
@@ -72,6 +70,7 @@ static const struct refusal failures[] = {
         "The file of the upload is missing; the upload was removed, so start again." },
     { TR_EIO, 500, "StorageFailed", "The server cannot write its files." },
     { SQL_EUNKNOWN, 504, "busy", "Try again." },
+    { 0, 503, "busy", "Try again." }, /* any other code */
 };
 
 /* The first refusal counts. NULL: no request waits. */
@@ -84,14 +83,15 @@ static void set_refusal(struct upload_job *job, const struct refusal *refusal)
     job->text = refusal->text;
 }
 
-/* Any code that is not in the table is try_again. */
 static void set_failure(struct upload_job *job, int rc)
 {
+    size_t i = 0;
+
     rc = rc == SQL_EDISK ? TR_ENOSPC : rc == TR_EACCES ? TR_EIO : rc;
-    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
-        if (failures[i].rc == rc)
-            set_refusal(job, &failures[i]);
-    set_refusal(job, &try_again);
+    while (failures[i].rc != 0 && failures[i].rc != rc)
+        i++;
+    set_refusal(
+        job, &(struct refusal)REFUSE(failures[i].status, failures[i].label, failures[i].text));
 }
 
 /* ---- holders -------------------------------------------------------------------------------- */
@@ -454,7 +454,8 @@ static void handle_create(struct uploads *uploads, struct upload *upload, struct
     id[crypto_hex_encode(random, sizeof random, id)] = '\0';
     upload = upload_create(uploads->packs->objects, id, &job->facts);
     if (upload == NULL) {
-        upload_refuse(job, NULL, &try_again);
+        set_failure(job, TR_ENOMEM);
+        upload_answer(job, NULL);
         return;
     }
     job->is_new = true;
@@ -795,7 +796,7 @@ static int uploads_start_actor(void *self, struct tr_context *ctx)
     struct uploads *uploads = self;
 
     uploads->ctx = ctx;
-    sql_client_init(&uploads->sql, uploads->packs->sql);
+    sql_client_init(&uploads->sql, uploads->packs->calls.sql);
     if (tr_self_restarts(ctx) > 0)
         recover(uploads);
     return tr_every(ctx, SWEEP_NS, TAG_SWEEP, NULL);

@@ -203,17 +203,10 @@ void api_delete_upload(struct http_request *request)
 static void on_finished(struct http_request *request, const struct tr_event *event)
 {
     struct upload_job *job = take_upload_job(request, event);
-    struct edit *edit;
 
     if (job == NULL)
         return;
-    edit = job->edit;
-    if (edit->status >= 200 && edit->status < 300)
-        http_respond_buffer(request, 201, "application/json", &edit->answer);
-    else if (edit->status >= 400 && edit->status < 500)
-        http_respond_error(request, edit->status, edit->label, edit->text);
-    else
-        http_respond_lost(request, SQL_EUNKNOWN, edit->status == 504, "catalogue");
+    edit_respond(request, job->edit);
     upload_job_unref(job);
 }
 

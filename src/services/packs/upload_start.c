@@ -61,7 +61,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
         return rc;
     LOG(LOG_WARN, "packs", "an upload cannot be continued and is removed", LOG_TEXT("upload", id));
     removal = upload_delete_unit(sql_row_bytes(unit, 0, row, 0));
-    rc = removal == NULL ? TR_ENOMEM : sql_write_wait(uploads->packs->sql, removal);
+    rc = removal == NULL ? TR_ENOMEM : sql_write_wait(uploads->packs->calls.sql, removal);
     sql_unit_destroy(removal);
     return rc;
 }
@@ -83,7 +83,7 @@ static int load_uploads(struct uploads *uploads)
 
     if (unit == NULL)
         return TR_ENOMEM;
-    rc = sql_read_wait(uploads->packs->sql, unit);
+    rc = sql_read_wait(uploads->packs->calls.sql, unit);
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
         rc = load_row(uploads, unit, i);
     sql_unit_destroy(unit);

@@ -129,6 +129,8 @@ bool upload_read_row(const struct sql_unit *unit, uint32_t row, char ret_id[UPLO
 
 /* ---- the edit ------------------------------------------------------------------------------- */
 
+static const struct refusal version_exists = REFUSE(409, "VersionExists", UPLOAD_VERSION_EXISTS);
+
 struct finished_upload {
     char id[UPLOAD_ID_CHARS + 1];
     struct upload_facts facts;
@@ -149,11 +151,6 @@ int upload_edit_fill(struct edit *edit, const char *id, const struct upload_fact
     memcpy(edit->pack, facts->pack_name, sizeof edit->pack);
     memcpy(edit->version, facts->version, sizeof edit->version);
     return 0;
-}
-
-static void refuse_version(struct edit *edit)
-{
-    edit_refuse(edit, 409, "VersionExists", UPLOAD_VERSION_EXISTS);
 }
 
 static void plan_version(struct edit *edit, const struct packs_view *view,
@@ -206,25 +203,18 @@ static void plan_upload(struct edit *edit, const struct packs_view *view, struct
     else if (version == NULL)
         plan_version(edit, view, &finished->facts, unit);
     else if (!is_same(version, &finished->facts))
-        refuse_version(edit);
+        edit_refuse(edit, version_exists.status, version_exists.label, version_exists.text);
     /* The same version is there: an answer was lost and the client repeats its request. */
     UNIT_STEP(unit, &delete_upload, SQL_ROWS_ANY, VALUE_CHARS(finished->id));
 }
 
-static void explain_upload(struct edit *edit, const struct sql_unit *unit)
-{
-    if (sql_unit_status(unit) == SQL_ECONSTRAINT)
-        refuse_version(edit);
-}
-
-static void answer_upload(const struct edit *edit, const struct packs_view *view,
-    const struct sql_unit *unit, struct json_writer *writer)
+static void answer_upload(
+    const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct finished_upload *finished = edit->data;
     const struct pack_version *version =
         find_version(edit, catalogue_any_pack(view, span_of(edit->pack)));
 
-    (void)unit;
     json_put_object(writer, NULL);
     json_put_text(writer, "package_id", edit->pack);
     json_put_text(writer, "version", edit->version);
@@ -241,7 +231,8 @@ static void answer_upload(const struct edit *edit, const struct packs_view *view
 
 const struct edit_kind upload_edit_kind = {
     .action = "upload",
+    .status = 201,
     .plan = plan_upload,
     .answer = answer_upload,
-    .explain = explain_upload,
+    .conflict = &version_exists,
 };

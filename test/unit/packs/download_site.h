@@ -75,7 +75,7 @@ static inline void site_open_with(
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 2 }, &site.system), 0);
     site.packs.system = site.system;
     site.packs.supervisor = tree_create(site.system);
-    site.packs.env = tr_system_env(site.system);
+    site.packs.calls.env = tr_system_env(site.system);
     site.packs.objects = site.files.objects;
     site.packs.settings = *settings;
     CHECK_EQ_INT(downloads_start(&site.packs, why, sizeof why), 0);

@@ -455,7 +455,7 @@ static inline void site_add_version(
 {
     unsigned status = site_try_version(site, pack, version, bytes);
 
-    CHECK_MSG(status == 200, "version %s of %s: %u", version, pack, status);
+    CHECK_MSG(status == 201, "version %s of %s: %u", version, pack, status);
 }
 
 static inline void site_register(struct site *site, const char *pack)

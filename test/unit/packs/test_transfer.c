@@ -7,24 +7,15 @@ enum { LARGE = 12 << 20 };
 
 /* ---- leases --------------------------------------------------------------------------------- */
 
-static struct tr_system *lease_system;
-
 static struct transfers *lease_open(uint32_t per_user, uint32_t per_address)
 {
     struct transfers *transfers = NULL;
 
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 1 }, &lease_system), 0);
-    CHECK_EQ_INT(transfers_start(lease_system,
+    CHECK_EQ_INT(transfers_start(tr_env_real(),
                      &(struct transfer_limits){ .per_user = per_user, .per_address = per_address },
-                     (tr_sender){ 0 }, &transfers),
+                     &transfers),
         0);
     return transfers;
-}
-
-static void lease_close(struct transfers **transfers)
-{
-    transfers_stop(transfers);
-    tr_system_destroy(&lease_system);
 }
 
 static enum transfer_refusal begin(struct transfers *transfers, const char *user,
@@ -56,7 +47,7 @@ TEST(transfer, one_address_has_so_many_and_not_one_more)
     for (int i = 0; i < 3; i++)
         transfer_stop(held[i], 100);
     CHECK_EQ_INT(transfers_held(transfers), 0);
-    lease_close(&transfers);
+    transfers_stop(&transfers);
 }
 
 TEST(transfer, one_user_has_so_many_over_all_addresses)
@@ -73,7 +64,7 @@ TEST(transfer, one_user_has_so_many_over_all_addresses)
     transfer_stop(held[0], 0);
     transfer_stop(held[1], 0);
     CHECK_EQ_INT(transfers_held(transfers), 0);
-    lease_close(&transfers);
+    transfers_stop(&transfers);
 }
 
 enum { THREADS = 6, NAMES = 5, LIMIT = 4 };
@@ -119,7 +110,68 @@ TEST_LONG(transfer, limit_holds_and_leases_return_when_many_come_at_once, 120)
         pthread_join(threads[i], NULL);
     CHECK_EQ_INT(atomic_load(&over), 0);
     CHECK_EQ_INT(transfers_held(transfers), 0);
-    lease_close(&transfers);
+    transfers_stop(&transfers);
+}
+
+/* ---- the list ------------------------------------------------------------------------------- */
+
+static _Atomic bool is_storm_over;
+
+/* Has one or two transfers in the list at any time, and the two ends of it change. */
+static void *storm_listed(void *data)
+{
+    struct transfers *transfers = data;
+    struct transfer *held[2] = { NULL, NULL };
+    int rounds = check_is_long() ? 200000 : 20000;
+
+    for (int i = 0; i < rounds; i++) {
+        struct transfer **slot = &held[i % 2];
+
+        if (*slot != NULL)
+            transfer_stop(*slot, 100);
+        CHECK_EQ_INT(begin(transfers, "did:a", "10.0.0.1", slot), TRANSFER_OK);
+        (void)transfer_progress(*slot, 50, true);
+        (void)transfer_progress(*slot, 60, true); /* which lists it once */
+    }
+    transfer_stop(held[0], 100);
+    transfer_stop(held[1], 100);
+    return NULL;
+}
+
+static void *storm_read(void *data)
+{
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
+    struct transfers *transfers = data;
+
+    while (!atomic_load(&is_storm_over)) {
+        uint32_t count = transfers_list(transfers, 0, infos);
+
+        CHECK(count <= 2 * THREADS);
+        for (uint32_t i = 0; i < count; i++) {
+            CHECK_EQ_STR(infos[i].user, "did:a");
+            CHECK(infos[i].id > 0 && infos[i].sent <= 60);
+        }
+        if (count > 0)
+            (void)transfers_cancel(transfers, infos[count - 1].id);
+    }
+    return NULL;
+}
+
+TEST_LONG(transfer, list_is_whole_when_many_come_and_go, 120)
+{
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
+    struct transfers *transfers = lease_open(0, 0);
+    pthread_t threads[THREADS], reader;
+
+    CHECK_EQ_INT(pthread_create(&reader, NULL, storm_read, transfers), 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, storm_listed, transfers), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&is_storm_over, true);
+    pthread_join(reader, NULL);
+    CHECK_EQ_INT(transfers_list(transfers, 0, infos), 0);
+    transfers_stop(&transfers);
 }
 
 /* ---- downloads that are under way ----------------------------------------------------------- */
@@ -195,17 +247,7 @@ TEST(transfer, too_many_downloads_of_a_user_get_429)
 
 static uint32_t list(struct transfer_info infos[TRANSFER_LIST_MAX])
 {
-    struct transfer_message message = { .kind = TRANSFER_LIST };
-    struct tr_future *future;
-    size_t size = 0;
-
-    CHECK_EQ_INT(tr_ask_future(transfers_sender(site.packs.transfers), &message, sizeof message,
-                     TR_SECONDS(10), &future),
-        0);
-    CHECK_EQ_INT(
-        tr_future_wait(future, infos, TRANSFER_LIST_MAX * sizeof *infos, &size, TR_SECONDS(10)), 0);
-    tr_future_drop(&future);
-    return (uint32_t)(size / sizeof *infos);
+    return transfers_list(site.packs.transfers, 0, infos);
 }
 
 /* Those that wait are in the list; a moment after their head was read. */
@@ -219,10 +261,7 @@ static void list_all(struct transfer_info infos[TRANSFER_LIST_MAX], uint32_t cou
 
 static int cancel(uint64_t id)
 {
-    struct transfer_message message = { .kind = TRANSFER_CANCEL, .id = id };
-
-    return tr_ask_wait(
-        transfers_sender(site.packs.transfers), &message, sizeof message, NULL, 0, TR_SECONDS(10));
+    return transfers_cancel(site.packs.transfers, id);
 }
 
 static bool is_empty(void)
@@ -372,13 +411,13 @@ TEST(transfer, connection_that_dies_gives_its_leases_back_and_no_others)
     site_close();
 }
 
-TEST(transfer, list_that_dies_comes_back_with_what_is_under_way)
+TEST(transfer, one_is_cancelled_while_the_connection_of_another_dies)
 {
     enum { TAKERS = 4 };
-    static struct transfer_info infos[TRANSFER_LIST_MAX], again[TRANSFER_LIST_MAX];
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
     struct download_result results[TAKERS];
     struct taker *takers[TAKERS];
-    tr_weak list_actor, dies;
+    tr_weak dies;
     int complete = 0;
 
     site_open_with(&(struct packs_settings){ .downloads_per_address = TAKERS }, NULL);
@@ -387,17 +426,8 @@ TEST(transfer, list_that_dies_comes_back_with_what_is_under_way)
         takers[i] = begin_slowly(0, "", &results[i]);
     dies = last_connection();
     list_all(infos, TAKERS);
-    list_actor = tr_sender_weaken(transfers_sender(site.packs.transfers));
-    CHECK_EQ_INT(tr_kill(list_actor), 0);
-    CHECK_EQ_INT(list(again), TAKERS); /* answered by the one that came back */
-    for (int i = 0; i < TAKERS; i++)
-        CHECK_EQ_U64(again[i].id, infos[i].id);
-    CHECK_EQ_INT(transfers_held(site.packs.transfers), TAKERS);
-    CHECK_EQ_INT(cancel(infos[0].id), 0);
-    wait_listed(TAKERS - 1);
-    /* Both at once. */
     CHECK_EQ_INT(tr_kill(dies), 0);
-    CHECK_EQ_INT(tr_kill(list_actor), 0);
+    CHECK_EQ_INT(cancel(infos[0].id), 0);
     wait_held(TAKERS - 2);
     wait_listed(TAKERS - 2);
     for (int i = 0; i < TAKERS; i++) {

@@ -916,7 +916,7 @@ TEST(upload, abandoned_one_goes_after_a_day)
 
     env.wall_ns = wall_ns;
     site_begin(&site);
-    site.packs->env = &env;
+    site.packs->calls.env = &env;
     site_register(&site, "core");
     old = create_text(&site, "core", "1.0.0", "abcdef");
     young = create_text(&site, "core", "2.0.0", "abcdefg");

@@ -125,11 +125,10 @@ static uint32_t version_of_hex(const char *hex)
 
 static uint32_t opened_version[OPEN_MAX];
 
-static int fake_identify(void *data, int fd, struct file_identity *ret)
+static int fake_identify(int fd, struct file_identity *ret)
 {
     const struct inode *inode = &now.inodes[now.opened[fd]];
 
-    (void)data;
     *ret = (struct file_identity){ .device = 1,
         .inode = now.opened[fd],
         .size = inode->size,
@@ -138,25 +137,26 @@ static int fake_identify(void *data, int fd, struct file_identity *ret)
     return 0;
 }
 
-static int fake_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
+static int fake_open(
+    const struct objects *objects, const char *hex, int *ret_fd, struct file_identity *ret)
 {
     uint32_t version = version_of_hex(hex);
 
+    (void)objects;
     if (now.file[version] == 0)
         return TR_ENOENT;
     CHECK(++now.open_count < OPEN_MAX);
     *ret_fd = (int)now.open_count;
     now.opened[now.open_count] = now.file[version];
     opened_version[now.open_count] = version;
-    return fake_identify(data, *ret_fd, ret);
+    return fake_identify(*ret_fd, ret);
 }
 
-static int fake_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+static int fake_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
 {
     uint32_t version = opened_version[fd];
     char all[SIZE];
 
-    (void)data;
     bytes_of(version, now.inodes[now.opened[fd]].is_right, all);
     *ret = offset >= SIZE ? 0 : SIZE - (size_t)offset;
     CHECK(*ret <= size);
@@ -176,12 +176,12 @@ static int fake_read(void *data, int fd, uint64_t offset, void *bytes, size_t si
     return 0;
 }
 
-static void fake_close(void *data, int fd)
+static int fake_close(int fd)
 {
-    (void)data;
     CHECK_MSG(now.opened[fd] != 0, "true: descriptor %d is closed twice", fd);
     now.opened[fd] = 0;
     now.closed_count++;
+    return 0;
 }
 
 /* ---- invariants ----------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ bool put_packs(struct packs_read *read)
     json_put_array(&read->writer, "packs");
     for (int64_t left = page[PAGE_LIMIT].number; i < view->pack_count && left > 0; i++, left--) {
         last = &view->packs[i];
-        put_pack(&read->writer, last, false);
+        put_pack(&read->writer, last);
     }
     json_put_end(&read->writer);
     if (i < view->pack_count && last != NULL)
@@ -60,7 +60,7 @@ bool put_releases(struct packs_read *read)
         json_put_object(&read->writer, NULL);
         json_put_text(&read->writer, "release_id", release->id);
         json_put_text(&read->writer, "name", release->name);
-        json_put_text(&read->writer, "status", release_state_text(release->state));
+        json_put_text(&read->writer, "status", release_states[release->state]);
         json_put_int(&read->writer, "artifact_count", release->artifact_count);
         json_put_int(&read->writer, "created_ms", release->created_ms);
         json_put_end(&read->writer);

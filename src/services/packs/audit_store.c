@@ -4,7 +4,6 @@
 #include "base/assert.h"
 #include "services/common/call.h"
 #include "services/packs/api.h"
-#include "services/packs/catalogue_private.h"
 
 SQL_STATEMENT(put_audit, "INSERT INTO pack_audit (id, actor, action, pack, version, release,"
                          " created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)");
@@ -37,7 +36,7 @@ static const struct param list_params[] = {
         .rule = PARAM_NUMBER_RULE },
     [AUDIT_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 1000, .fallback = 100,
         .rule = PARAM_NUMBER_RULE },
-    [AUDIT_PACK] = { "pack", PARAM_TEXT, .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
+    [AUDIT_PACK] = { "pack", PARAM_TEXT, .is_valid = manifest_is_pack, .rule = PACK_NAME_RULE },
     PARAM_LAST,
 };
 

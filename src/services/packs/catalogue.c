@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "services/packs/catalogue_private.h"
+#include "services/packs/edit.h"
 #include "support/log.h"
 #include "support/metric.h"
 
@@ -107,16 +107,18 @@ static void catalogue_answer(struct catalogue *catalogue)
 {
     struct edit *edit = catalogue->edit;
     struct json_writer writer = json_writer(&edit->answer);
+    bool is_there;
 
     tr_assert(edit->answer.size == 0);
     tr_assert(edit->status < 300);
     if (edit->status == 0)
         edit->status = edit->kind->status == 0 ? 200 : edit->kind->status;
-    if (edit->kind->answer != NULL) {
-        edit->kind->answer(edit, catalogue_view(catalogue->packs), &writer);
-    } else {
-        json_put_object(&writer, NULL);
-        json_put_end(&writer);
+    json_put_object(&writer, NULL);
+    is_there = edit->kind->answer(edit, catalogue_view(catalogue->packs), &writer);
+    json_put_end(&writer);
+    if (!is_there) {
+        buffer_clear(&edit->answer);
+        buffer_text(&edit->answer, "null");
     }
     if (json_writer_end(&writer) < 0) {
         buffer_free(&edit->answer);
@@ -415,11 +417,7 @@ int catalogue_start(struct packs *packs, char *why, size_t why_size)
 
 void catalogue_stop(struct packs *packs)
 {
-    if (packs->catalogue.box != NULL) {
-        (void)tr_stop(tr_sender_weaken(packs->catalogue));
-        (void)tr_sender_wait_closed(packs->catalogue, 0);
-        tr_sender_drop(&packs->catalogue);
-    }
+    packs_stop_actor(&packs->catalogue);
     tr_snapshot_destroy(&packs->view);
 }
 

@@ -8,13 +8,15 @@
 #ifndef SERVICES_PACKS_CATALOGUE_H
 #define SERVICES_PACKS_CATALOGUE_H
 
+#include "manifest/manifest.h"
+#include "services/packs/objects.h"
 #include "services/packs/packs.h"
 #include "support/buffer.h"
 
 enum {
-    PACK_NAME_MAX = 128,
-    PACK_VERSION_MAX = 64,
-    PACK_TYPE_MAX = 127,   /* a media type */
+    PACK_NAME_MAX = MANIFEST_PACK_CHARS_MAX,
+    PACK_VERSION_MAX = MANIFEST_VERSION_CHARS_MAX,
+    PACK_TYPE_MAX = MANIFEST_TYPE_CHARS_MAX,
     PACK_HISTORY_MAX = 32, /* versions that a rollback can go back */
     RELEASE_ID_SIZE = 32,
     /* An edit past these limits is refused with 409 CatalogueFull. */
@@ -52,9 +54,9 @@ struct pack_version {
     int64_t published_s; /* first time; 0: never */
     bool is_active;
     bool is_disabled;
-    struct pack_variant zstd, gzip;
-    const char *min_app_version; /* NULL: none; points into the view */
-    struct span manifest;        /* absent: not signed; points into the view */
+    struct pack_variant variants[PACK_CODINGS - 1]; /* from PACK_ZSTD on */
+    const char *min_app_version;                    /* NULL: none; points into the view */
+    struct span manifest;                           /* absent: not signed; points into the view */
     struct span signature;
     const char *signing_key;
 };
@@ -123,7 +125,6 @@ const struct packs_view *catalogue_view(const struct packs *packs);
 /* Look up what everybody may see: a published pack, and its versions that were published and are not
  * disabled. NULL: not found. */
 const struct pack *catalogue_pack(const struct packs_view *view, struct span name);
-const struct pack_version *catalogue_active(const struct pack *pack); /* NULL: none */
 const struct pack_version *catalogue_version(const struct pack *pack, struct span version);
 /* Look up for administrators, in any state. */
 const struct pack *catalogue_any_pack(const struct packs_view *view, struct span name);
@@ -131,20 +132,25 @@ const struct pack_version *catalogue_any_version(const struct pack *pack, struct
 const struct release *catalogue_release(const struct packs_view *view, struct span id);
 const struct release *catalogue_latest(const struct packs_view *view); /* published; NULL: none */
 
-/* A name has 1 to 128 of [a-z0-9._-], a version 1 to 64 of [A-Za-z0-9.+_-]; neither starts with a
- * dot. */
+/* The rules of manifest_is_pack and manifest_is_version. */
 #define PACK_NAME_RULE "must have a-z, 0-9, '.', '_' and '-' only, and not start with a dot"
 #define PACK_VERSION_RULE                                                                          \
     "must have A-Z, a-z, 0-9, '.', '+', '_' and '-' only, and not start with a dot"
 #define PACK_NOT_FOUND "There is no pack of this name."
 #define VERSION_NOT_FOUND "The pack has no such version."
 #define RELEASE_NOT_FOUND "There is no release with this id."
-bool pack_name_is_valid(struct span name);
-bool pack_version_is_valid(struct span version);
 /* Compare by semver if both are semver (a leading v is ignored), else by bytes: < 0, 0, > 0. */
 int pack_version_compare(struct span a, struct span b);
 /* Compare for sorting: a total order, with texts that are not semver first. */
 int pack_version_order(struct span a, struct span b);
+
+/* Create a unit that reads the whole catalogue from one snapshot of the database. NULL: out of
+ * memory. */
+struct sql_unit *view_unit(void);
+/* Build a view from the rows of that unit. Returns TR_ENOMEM, or TR_EPROTO if rows contradict each
+ * other. */
+int view_build(const struct sql_unit *unit, uint64_t number, struct packs_view **ret_view);
+void view_free(void *memory);
 
 /* Load the catalogue and start the actor. Blocks. */
 int catalogue_start(struct packs *packs, char *why, size_t why_size);

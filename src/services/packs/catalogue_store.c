@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/encoding.h"
-#include "services/packs/catalogue_private.h"
+#include "services/packs/catalogue.h"
 #include "sql/unit.h"
 
 enum { BLOCK_SIZE = 64 << 10 };
@@ -17,6 +17,14 @@ struct view_block {
     struct view_block *next;
     size_t used, size;
     _Alignas(16) char bytes[];
+};
+
+struct view {
+    struct packs_view shown; /* first */
+    struct view_block *blocks;
+    struct pack *packs;
+    struct pack_version *versions;
+    struct release *releases;
 };
 
 /* The index of the row with an id. */
@@ -165,31 +173,32 @@ static int compare_places(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static const struct place *find_place(const struct place *places, uint32_t count, int64_t id)
+/* Returns 0 after failing the build if there is none. */
+static uint32_t index_of(
+    struct build *build, const struct place *places, uint32_t count, int64_t id)
 {
-    const struct place wanted = { .id = id };
+    const struct place wanted = { .id = id }, *place = NULL;
 
-    return count == 0 ? NULL : bsearch(&wanted, places, count, sizeof wanted, compare_places);
+    tr_assert(places != NULL); /* the packs are read first, then the versions */
+    if (count > 0)
+        place = bsearch(&wanted, places, count, sizeof wanted, compare_places);
+    if (place == NULL)
+        build->failed = TR_EPROTO;
+    return place == NULL ? 0 : place->index;
 }
 
 static struct pack *pack_of(struct build *build, int64_t id)
 {
-    const struct place *place = find_place(build->packs, build->view->shown.pack_count, id);
+    uint32_t index = index_of(build, build->packs, build->view->shown.pack_count, id);
 
-    tr_assert(build->packs != NULL); /* the packs are read first */
-    if (place == NULL)
-        build->failed = TR_EPROTO;
-    return place == NULL ? NULL : &build->view->packs[place->index];
+    return build->failed != 0 ? NULL : &build->view->packs[index];
 }
 
 static struct pack_version *version_of(struct build *build, int64_t id)
 {
-    const struct place *place = find_place(build->versions, build->view->shown.version_count, id);
+    uint32_t index = index_of(build, build->versions, build->view->shown.version_count, id);
 
-    tr_assert(build->versions != NULL);
-    if (place == NULL)
-        build->failed = TR_EPROTO;
-    return place == NULL ? NULL : &build->view->versions[place->index];
+    return build->failed != 0 ? NULL : &build->view->versions[index];
 }
 
 /* ---- packs ---------------------------------------------------------------------------------- */
@@ -321,7 +330,7 @@ static void read_variants(struct build *build)
 
         if (version == NULL)
             return;
-        variant = span_is(encoding, "zstd") ? &version->zstd : &version->gzip;
+        variant = &version->variants[span_is(encoding, "zstd") ? 0 : 1];
         variant->there = true;
         variant->size = (uint64_t)number_of(build, VARIANTS, i, 3);
         copy_hash(build, column_bytes(build, VARIANTS, i, 2), variant->sha256, variant->sha256_hex);

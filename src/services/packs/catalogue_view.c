@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "services/packs/catalogue_private.h"
+#include "services/packs/catalogue.h"
 
 enum { LINEAR_MAX = 16 };
 
@@ -22,12 +22,6 @@ const struct pack *catalogue_pack(const struct packs_view *view, struct span nam
     const struct pack *pack = catalogue_any_pack(view, name);
 
     return pack == NULL || pack->state != PACK_PUBLISHED ? NULL : pack;
-}
-
-const struct pack_version *catalogue_active(const struct pack *pack)
-{
-    tr_assert(pack->active == NULL || (pack->active->pack == pack && pack->active->is_active));
-    return pack->active;
 }
 
 static int compare_wanted(const void *wanted, const void *version)

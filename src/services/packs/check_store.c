@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "crypto/encoding.h"
 #include "services/packs/check.h"
 #include "services/packs/objects.h"
@@ -27,8 +26,8 @@ struct file {
 };
 
 struct files {
-    struct file *list; /* by name */
-    size_t count, capacity;
+    struct buffer list; /* of struct file, by name */
+    size_t count;
 };
 
 struct run {
@@ -134,19 +133,11 @@ static int ask_questions(struct run *run)
 static int add_file(void *data, const char *name, uint64_t size)
 {
     struct files *files = data;
+    struct file file = { .size = size };
 
-    if (files->count == files->capacity) {
-        size_t capacity = files->capacity == 0 ? 64 : 2 * files->capacity;
-        struct file *list = base_realloc(files->list, capacity * sizeof *list);
-
-        if (list == NULL)
-            return TR_ENOMEM;
-        files->list = list;
-        files->capacity = capacity;
-    }
-    files->list[files->count] = (struct file){ .size = size };
-    (void)snprintf(files->list[files->count++].name, NAME_SIZE, "%s", name);
-    return 0;
+    (void)snprintf(file.name, sizeof file.name, "%s", name);
+    files->count++;
+    return buffer_append(&files->list, &file, sizeof file);
 }
 
 static int compare_files(const void *a, const void *b)
@@ -162,7 +153,7 @@ static struct file *check_find_file(const struct files *files, struct span name)
         return NULL;
     memcpy(wanted.name, name.at, name.size);
     wanted.name[name.size] = '\0';
-    return bsearch(&wanted, files->list, files->count, sizeof wanted, compare_files);
+    return bsearch(&wanted, files->list.bytes, files->count, sizeof wanted, compare_files);
 }
 
 static int list_folder(struct run *run, enum objects_folder folder, struct files *files)
@@ -170,7 +161,7 @@ static int list_folder(struct run *run, enum objects_folder folder, struct files
     int rc = objects_each(run->folders, folder, add_file, files);
 
     if (files->count > 0)
-        qsort(files->list, files->count, sizeof(struct file), compare_files);
+        qsort(files->list.bytes, files->count, sizeof(struct file), compare_files);
     return rc;
 }
 
@@ -248,9 +239,11 @@ static int check_upload(struct run *run, const struct sql_unit *unit, uint32_t r
 static void check_left_over(
     struct run *run, const struct files *files, const char *check, const char *text)
 {
+    const struct file *list = (const struct file *)(const void *)files->list.bytes;
+
     for (size_t i = 0; i < files->count; i++)
-        if (!files->list[i].is_wanted)
-            check_report(run, check, span_of(files->list[i].name), "%s", text);
+        if (!list[i].is_wanted)
+            check_report(run, check, span_of(list[i].name), "%s", text);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -277,8 +270,8 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
         check_left_over(&run, &run.incoming, "incoming", "This file belongs to no upload.");
         *ret_violations = run.violations;
     }
-    base_free(run.objects.list);
-    base_free(run.incoming.list);
+    buffer_free(&run.objects.list);
+    buffer_free(&run.incoming.list);
     objects_close(&run.folders);
     return rc;
 }

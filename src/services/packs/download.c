@@ -19,7 +19,7 @@
 #include "crypto/encoding.h"
 #include "services/packs/download_rate.h"
 #include "services/packs/integrity.h"
-#include "services/packs/objects.h"
+#include "services/packs/packs_request.h"
 #include "services/packs/transfer.h"
 #include "support/metric.h"
 
@@ -59,34 +59,24 @@ _Static_assert(sizeof((struct download *)0)->etag == OBJECT_NAME_CHARS + 2, "a d
 
 /* ---- choosing ------------------------------------------------------------------------------- */
 
-static void use_file(struct download *download, enum pack_coding coding, uint64_t size,
-    const uint8_t sha256[32], const char *sha256_hex)
-{
-    download->coding = coding;
-    download->file.key = integrity_key(download->version->id, coding);
-    download->file.size = size;
-    memcpy(download->file.sha256, sha256, sizeof download->file.sha256);
-    download->etag[0] = download->etag[65] = '"';
-    memcpy(download->etag + 1, sha256_hex, 64);
-}
-
 static void choose_coding(const struct http_request *request, struct download *download)
 {
     const struct pack_version *version = download->version;
-    const struct pack_variant *variant = NULL;
-    enum pack_coding coding = PACK_IDENTITY;
+    const uint8_t *sha256 = version->sha256;
+    const char *sha256_hex = version->sha256_hex;
 
-    if (version->zstd.there && http_accepts(request, "zstd")) {
-        coding = PACK_ZSTD;
-        variant = &version->zstd;
-    } else if (version->gzip.there && http_accepts(request, "gzip")) {
-        coding = PACK_GZIP;
-        variant = &version->gzip;
-    }
-    if (variant == NULL)
-        use_file(download, coding, version->size, version->sha256, version->sha256_hex);
-    else
-        use_file(download, coding, variant->size, variant->sha256, variant->sha256_hex);
+    download->file.size = version->size;
+    for (int i = 0; pack_codings[i] != NULL && download->coding == PACK_IDENTITY; i++)
+        if (version->variants[i].there && http_accepts(request, pack_codings[i])) {
+            download->coding = (enum pack_coding)(i + 1);
+            download->file.size = version->variants[i].size;
+            sha256 = version->variants[i].sha256;
+            sha256_hex = version->variants[i].sha256_hex;
+        }
+    download->file.key = integrity_key(version->id, download->coding);
+    memcpy(download->file.sha256, sha256, sizeof download->file.sha256);
+    download->etag[0] = download->etag[65] = '"';
+    memcpy(download->etag + 1, sha256_hex, 64);
 }
 
 static struct span etag_of(const struct download *download)
@@ -110,7 +100,7 @@ static void add_common(struct http_request *request, const struct download *down
     http_add_header(request, "Cache-Control",
         download->options.is_versioned ? SPAN("public, max-age=31536000, immutable")
                                        : SPAN("public, max-age=60, must-revalidate"));
-    if (version->zstd.there || version->gzip.there)
+    if (version->variants[0].there || version->variants[1].there)
         http_add_header(request, "Vary", SPAN("Accept-Encoding"));
 }
 
@@ -126,8 +116,7 @@ static void add_content(struct http_request *request, const struct download *dow
     http_add_header(request, "Repr-Digest", (struct span){ digest, size });
     http_add_header(request, "X-Pack-SHA256", (struct span){ download->version->sha256_hex, 64 });
     if (download->coding != PACK_IDENTITY)
-        http_add_header(request, "Content-Encoding",
-            download->coding == PACK_ZSTD ? SPAN("zstd") : SPAN("gzip"));
+        http_add_header(request, "Content-Encoding", span_of(pack_codings[download->coding - 1]));
 }
 
 static void add_content_range(
@@ -273,7 +262,6 @@ static void multipart_init(
 static bool append_range(
     struct buffer *text, const struct pinned_file *pinned, const struct http_range *range)
 {
-    const struct hash_source *source = pinned->source;
     char *room;
     size_t got;
 
@@ -286,7 +274,7 @@ static bool append_range(
     room = buffer_reserve(text, (size_t)range->size);
     if (room == NULL)
         return true; /* text->failed is set */
-    if (source->read(source->data, pinned->fd, range->first, room, (size_t)range->size, &got) < 0 ||
+    if (pinned->source->read(pinned->fd, range->first, room, (size_t)range->size, &got) < 0 ||
         got != range->size)
         return false;
     buffer_grew(text, got);
@@ -426,6 +414,17 @@ static void respond_file(
 
 /* ---- verification --------------------------------------------------------------------------- */
 
+/* Returns false if the file is not verified, or was changed or evicted meanwhile. */
+static bool respond_warm(struct http_request *request, const struct download *download)
+{
+    struct pinned_file *pinned = integrity_warm(download->packs->integrity, &download->file);
+
+    if (pinned != NULL)
+        respond_file(request, download, pinned);
+    pinned_unref(pinned);
+    return pinned != NULL;
+}
+
 static void on_verdict(struct http_request *request, const struct tr_event *event);
 
 static void ask_integrity(struct http_request *request, struct download *download)
@@ -440,21 +439,13 @@ static void on_verdict(struct http_request *request, const struct tr_event *even
 {
     struct download *download = http_data(request);
     enum pack_verdict verdict = PACK_BUSY;
-    struct pinned_file *pinned;
 
     if (event->status == 0 && event->size == sizeof verdict)
         memcpy(&verdict, event->value, sizeof verdict);
-    if (verdict != PACK_VERIFIED) {
+    if (verdict != PACK_VERIFIED)
         refuse_verdict(request, verdict);
-        return;
-    }
-    pinned = integrity_warm(download->packs->integrity, &download->file);
-    if (pinned == NULL) {
-        ask_integrity(request, download); /* changed or evicted meanwhile */
-        return;
-    }
-    respond_file(request, download, pinned);
-    pinned_unref(pinned);
+    else if (!respond_warm(request, download))
+        ask_integrity(request, download);
 }
 
 /* Copy the download from the stack to the request, then wait for the verdict. */
@@ -498,7 +489,6 @@ void download_serve(struct http_request *request, struct packs *packs,
     const struct pack_version *version, const struct download_options *options)
 {
     struct download download = { .packs = packs, .version = version, .options = *options };
-    struct pinned_file *pinned;
     unsigned status;
 
     choose_coding(request, &download);
@@ -520,17 +510,57 @@ void download_serve(struct http_request *request, struct packs *packs,
     if (http_method(request) == HTTP_GET && http_if_range(request, etag_of(&download), 0))
         download.range_count =
             http_range_parse(http_header(request, "Range"), download.file.size, download.ranges);
-    if (download.range_count < 0) {
+    if (download.range_count < 0)
         not_satisfiable(request, &download);
-        return;
-    }
-    pinned = integrity_warm(packs->integrity, &download.file);
-    if (pinned == NULL) {
+    else if (!respond_warm(request, &download))
         ask_kept(request, &download);
+}
+
+/* Everybody may download. A request with a token goes through the verifier; one without is counted
+ * against its address, without a message to an actor. */
+bool download_gate(struct http_request *request)
+{
+    const struct packs *packs = http_service(request);
+    unsigned char key[17];
+    size_t size;
+
+    if (http_header(request, "Authorization").at != NULL)
+        return auth_gate(request);
+    size = rate_limit_address_key(http_peer(request), key);
+    if (download_rate_take(packs->download_rate, (struct span){ (const char *)key, size },
+            tr_now_ns(http_context(request))))
+        return true;
+    http_respond_shed(request, 429, 1, "address");
+    return false;
+}
+
+/* The second since which a pack's own URL has meant its active version. After a rollback the active
+ * version is older than the one it replaces, so its own date would hide the change; the pack's change
+ * counts, rounded up. Until that second has started there is no date: another version may become
+ * active in it, and a client could not tell the two apart. */
+static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
+{
+    uint64_t now_s = packs->calls.env->wall_ns(packs->calls.env->data) / 1000000000;
+    uint64_t seconds = (uint64_t)pack->changed_ms / 1000 + 1;
+
+    return seconds <= now_s ? seconds : 0;
+}
+
+void api_download(struct http_request *request)
+{
+    struct packs *packs = http_service(request);
+    const struct pack_version *version = packs_find_version(request, catalogue_view(packs));
+    const struct auth_claims *claims = auth_claims_of(request);
+    struct download_options options = { .is_versioned =
+                                            http_path_part(request, "version").at != NULL };
+
+    if (version == NULL)
         return;
-    }
-    respond_file(request, &download, pinned);
-    pinned_unref(pinned);
+    if (claims != NULL)
+        options.user = claims->issuer;
+    options.modified_s =
+        options.is_versioned ? (uint64_t)version->published_s : changed_s(packs, version->pack);
+    download_serve(request, packs, version, &options);
 }
 
 /* ---- start and stop ------------------------------------------------------------------------- */

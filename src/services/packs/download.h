@@ -23,8 +23,7 @@ struct download_options {
 void download_serve(struct http_request *request, struct packs *packs,
     const struct pack_version *version, const struct download_options *options);
 
-/* download_api.c: the gate and the handler of packs/{name}/download and
- * packs/{name}/versions/{version}/download. */
+/* The gate and the handler of packs/{name}/download and packs/{name}/versions/{version}/download. */
 bool download_gate(struct http_request *request);
 void api_download(struct http_request *request);
 

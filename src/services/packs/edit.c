@@ -5,17 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/packs/catalogue_private.h"
 #include "services/packs/pack_json.h"
-
-void edit_copy(char *to, size_t size, struct span text)
-{
-    size_t length = text.size < size ? text.size : size - 1;
-
-    tr_assert(size > 0);
-    memcpy(to, text.at == NULL ? "" : text.at, length);
-    to[length] = '\0';
-}
 
 struct edit *edit_create(struct http_request *request, const struct edit_kind *kind)
 {
@@ -37,7 +27,7 @@ struct edit *edit_create(struct http_request *request, const struct edit_kind *k
     atomic_init(&edit->holders, 1);
     edit->kind = kind;
     edit->packs = asked->packs;
-    edit_copy(edit->actor, sizeof edit->actor, asked->actor);
+    packs_copy(edit->actor, asked->actor);
     return edit;
 }
 
@@ -67,16 +57,16 @@ static bool read_path(struct http_request *request, struct edit *edit)
     struct span version = http_path_part(request, "version");
     struct span id = http_path_part(request, "id");
 
-    if (name.at != NULL && !pack_name_is_valid(name)) {
+    if (name.at != NULL && !manifest_is_pack(name)) {
         http_respond_error(request, 404, "PackNotFound", PACK_NOT_FOUND);
-    } else if (version.at != NULL && !pack_version_is_valid(version)) {
+    } else if (version.at != NULL && !manifest_is_version(version)) {
         http_respond_error(request, 404, "VersionNotFound", VERSION_NOT_FOUND);
     } else if (id.size > RELEASE_ID_SIZE) {
         http_respond_error(request, 404, "ReleaseNotFound", RELEASE_NOT_FOUND);
     } else {
-        edit_copy(edit->pack, sizeof edit->pack, name);
-        edit_copy(edit->version, sizeof edit->version, version);
-        edit_copy(edit->release, sizeof edit->release, id);
+        packs_copy(edit->pack, name);
+        packs_copy(edit->version, version);
+        packs_copy(edit->release, id);
         return true;
     }
     return false;
@@ -225,13 +215,12 @@ const struct release *edit_release(struct edit *edit, const struct packs_view *v
     return release;
 }
 
-void edit_answer_pack(
+bool edit_answer_pack(
     const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
-    if (pack == NULL)
-        json_put_null(writer, NULL);
-    else
-        put_pack(writer, pack, true);
+    if (pack != NULL)
+        put_pack_members(writer, pack, true);
+    return pack != NULL;
 }

@@ -26,8 +26,9 @@ struct edit_kind {
     /* Decide, in the actor's turn: add steps to the unit, or refuse (edit_refuse), or answer without
      * writing (edit_done: nothing to do). */
     void (*plan)(struct edit *edit, const struct packs_view *view, struct sql_unit *unit);
-    /* Write one JSON value after the COMMIT. `view` has the edit. NULL: {}. */
-    void (*answer)(
+    /* Write the members of the answer after the COMMIT. `view` has the edit. Returns false if another
+     * program has removed what the edit names: the answer is null. */
+    bool (*answer)(
         const struct edit *edit, const struct packs_view *view, struct json_writer *writer);
     /* The error after a missed row count or a constraint. NULL: 409 Conflict. */
     const struct refusal *conflict;
@@ -54,6 +55,11 @@ struct edit {
     struct buffer answer;     /* JSON */
 };
 
+/* The message of the catalogue's actor; it owns one reference. */
+struct edit_message {
+    struct edit *edit;
+};
+
 /* Run a call that is an edit, whose kind is `extra` of the route: read the path and the parameters,
  * hand the edit to the catalogue, and answer the request with the result. */
 void edit_call(struct http_request *request);
@@ -72,10 +78,10 @@ void edit_done(struct edit *edit); /* answer with the view as it is */
 const struct pack *edit_pack(struct edit *edit, const struct packs_view *view);
 const struct pack_version *edit_version(struct edit *edit, const struct pack *pack);
 const struct release *edit_release(struct edit *edit, const struct packs_view *view);
-/* Copy a text of the body into `pack`, `version` or `release`; a text that is too long is cut. */
-void edit_copy(char *to, size_t size, struct span text);
-/* For `answer`: the pack that the edit names, or null if another program has removed it. */
-void edit_answer_pack(
+/* Add the audit row of an edit to its unit (audit_store.c). */
+void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct packs_view *view);
+/* For `answer`: the pack that the edit names. */
+bool edit_answer_pack(
     const struct edit *edit, const struct packs_view *view, struct json_writer *writer);
 
 #endif

@@ -17,7 +17,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
-#include "support/metric.h"
 
 enum {
     READ_SIZE = 2 << 20, /* a huge page where the kernel has them: docs/benchmarks-packs.md */
@@ -29,57 +28,15 @@ _Static_assert(
     (READ_SIZE & (READ_SIZE - 1)) == 0 && (PAGE & (PAGE - 1)) == 0, "room_create aligns to them");
 static const int64_t settle_ns = 20000000; /* two ticks at 100 Hz */
 
-struct metric pack_hashes_total = {
-    .name = "troupe_pack_hashes_total",
-    .help = "Files hashed from beginning to end.",
-    .kind = METRIC_COUNTER,
-};
-struct metric pack_hashed_bytes_total = {
-    .name = "troupe_pack_hashed_bytes_total",
-    .help = "Bytes hashed to verify files, as they are read.",
-    .kind = METRIC_COUNTER,
+struct metric hasher_metrics[HASHER_METRICS] = {
+    METRIC(COUNTER, "troupe_pack_hashes_total", NULL, "Files hashed from beginning to end."),
+    METRIC(COUNTER, "troupe_pack_hashed_bytes_total", NULL,
+        "Bytes hashed to verify files, as they are read."),
 };
 
-void hasher_metrics(void)
+struct hash_source hash_source_of(const struct objects *objects)
 {
-    metric_register(&pack_hashes_total, 1);
-    metric_register(&pack_hashed_bytes_total, 1);
-}
-
-/* ---- objects on disk ------------------------------------------------------------------------ */
-
-static int source_open(
-    void *data, const char *sha256_hex, int *ret_fd, struct file_identity *ret_identity)
-{
-    return objects_open_file(data, sha256_hex, ret_fd, ret_identity);
-}
-
-static int source_identify(void *data, int fd, struct file_identity *ret_identity)
-{
-    (void)data;
-    return file_identify(fd, ret_identity);
-}
-
-static int source_read(
-    void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size)
-{
-    (void)data;
-    return file_read(fd, offset, bytes, size, ret_size);
-}
-
-static void source_close(void *data, int fd)
-{
-    (void)data;
-    close(fd);
-}
-
-struct hash_source hash_source_of(struct objects *objects)
-{
-    return (struct hash_source){ .open = source_open,
-        .identify = source_identify,
-        .read = source_read,
-        .close = source_close,
-        .data = objects };
+    return (struct hash_source){ objects_open_file, file_identify, file_read, close, objects };
 }
 
 /* ---- a verified file ------------------------------------------------------------------------ */
@@ -97,17 +54,16 @@ void pinned_unref(struct pinned_file *pinned)
     /* Releases this thread's uses and acquires those of the others, for the thread that frees. */
     if (pinned == NULL || atomic_fetch_sub_explicit(&pinned->refs, 1, memory_order_acq_rel) != 1)
         return;
-    pinned->source->close(pinned->source->data, pinned->fd);
+    (void)pinned->source->close(pinned->fd);
     http_frame_unref(pinned->bytes);
     base_free(pinned);
 }
 
 bool pinned_is_same(const struct pinned_file *pinned)
 {
-    const struct hash_source *source = pinned->source;
     struct file_identity identity;
 
-    return source->identify(source->data, pinned->fd, &identity) == 0 &&
+    return pinned->source->identify(pinned->fd, &identity) == 0 &&
            file_identity_equal(&identity, &pinned->identity);
 }
 
@@ -152,15 +108,9 @@ void hash_job_unref(void *argument)
 
 static enum pack_verdict verdict_of(int rc)
 {
-    switch (rc) {
-    case TR_ENOENT:
+    if (rc == TR_ENOENT)
         return PACK_MISSING;
-    case TR_ELIMIT:
-    case TR_ENOMEM:
-        return PACK_BUSY;
-    default:
-        return PACK_UNREADABLE;
-    }
+    return rc == TR_ELIMIT || rc == TR_ENOMEM ? PACK_BUSY : PACK_UNREADABLE;
 }
 
 /* True if a change from now on would show in the file's times. */
@@ -178,24 +128,23 @@ static bool is_settled(struct hash_job *job, const struct file_identity *identit
 static enum pack_verdict hash_whole_file(
     struct hash_job *job, int fd, struct crypto_sha256_stream *stream, uint8_t ret_digest[32])
 {
-    const struct hash_source *source = job->source;
     uint64_t offset = 0;
     size_t got;
 
-    metric_add(&pack_hashes_total, 1);
+    metric_add(&hasher_metrics[HASHES], 1);
     atomic_store_explicit(
         &job->hashed_bytes, 0, memory_order_relaxed); /* it may be the second attempt */
     do {
         if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
             return PACK_CANCELLED;
-        if (source->read(source->data, fd, offset, job->room, job->room_size, &got) < 0)
+        if (job->source->read(fd, offset, job->room, job->room_size, &got) < 0)
             return PACK_UNREADABLE;
         crypto_sha256_stream_update(stream, job->room, got);
         if (job->small != NULL && offset + got <= job->file.size)
             memcpy(job->small + offset, job->room, got);
         offset += got;
         atomic_store_explicit(&job->hashed_bytes, offset, memory_order_relaxed);
-        metric_add(&pack_hashed_bytes_total, (int64_t)got);
+        metric_add(&hasher_metrics[HASHED_BYTES], (int64_t)got);
     } while (got == job->room_size && offset <= job->file.size);
     crypto_sha256_stream_digest(stream, ret_digest);
     return offset == job->file.size ? PACK_VERIFIED : PACK_DAMAGED;
@@ -229,7 +178,6 @@ static enum pack_verdict pin_file(struct hash_job *job, int fd)
 
 static enum pack_verdict hash_file(struct hash_job *job, int fd)
 {
-    const struct hash_source *source = job->source;
     struct crypto_sha256_stream stream = { NULL };
     struct file_identity after;
     uint8_t digest[32];
@@ -241,7 +189,7 @@ static enum pack_verdict hash_file(struct hash_job *job, int fd)
     crypto_sha256_stream_fini(&stream);
     if (verdict == PACK_CANCELLED || verdict == PACK_UNREADABLE)
         return verdict;
-    if (source->identify(source->data, fd, &after) < 0)
+    if (job->source->identify(fd, &after) < 0)
         return PACK_UNREADABLE;
     if (!file_identity_equal(&job->identity, &after)) {
         job->wait_ns = (uint64_t)settle_ns;
@@ -299,11 +247,11 @@ int hash_job_run(void *argument)
     tr_assert(job->pinned == NULL);
     if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
         return PACK_CANCELLED;
-    rc = source->open(source->data, job->sha256_hex, &fd, &job->identity);
+    rc = source->open(source->objects, job->sha256_hex, &fd, &job->identity);
     if (rc < 0)
         return (int)verdict_of(rc);
     verdict = hash_examine(job, fd);
     if (verdict != PACK_VERIFIED)
-        source->close(source->data, fd);
+        (void)source->close(fd);
     return (int)verdict;
 }

@@ -12,18 +12,20 @@
 
 #include "http/http.h"
 #include "services/packs/objects.h"
+#include "support/metric.h"
 
 /* How files are opened and read: the objects on disk, or the files of a simulation. */
 struct hash_source {
-    int (*open)(void *data, const char *sha256_hex, int *ret_fd, struct file_identity *ret);
-    int (*identify)(void *data, int fd, struct file_identity *ret); /* does not block */
+    int (*open)(const struct objects *objects, const char *sha256_hex, int *ret_fd,
+        struct file_identity *ret_identity);
+    int (*identify)(int fd, struct file_identity *ret_identity); /* does not block */
     /* *ret_size is less than `size` at the end of the file only. */
-    int (*read)(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size);
-    void (*close)(void *data, int fd);
-    void *data;
+    int (*read)(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size);
+    int (*close)(int fd);
+    const struct objects *objects;
 };
 /* Read objects, which must outlive the source. */
-struct hash_source hash_source_of(struct objects *objects);
+struct hash_source hash_source_of(const struct objects *objects);
 
 /* Which file, and what its bytes must be. The key of a flight (integrity.h), so it has no padding. */
 struct hash_file {
@@ -100,7 +102,7 @@ void hash_job_unref(void *argument);
 /* Run the work, on the blocking pool. Returns enum pack_verdict. */
 int hash_job_run(void *argument);
 
-extern struct metric pack_hashes_total, pack_hashed_bytes_total;
-void hasher_metrics(void);
+enum { HASHES, HASHED_BYTES, HASHER_METRICS };
+extern struct metric hasher_metrics[HASHER_METRICS];
 
 #endif

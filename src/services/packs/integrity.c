@@ -378,14 +378,6 @@ static void handle_verify(struct cache *cache, struct tr_context *ctx, const str
     job_add(cache, job, reply);
 }
 
-static void handle_cancel(struct cache *cache, const struct hash_file *file)
-{
-    struct hash_job *job = job_find(cache, file, false);
-
-    if (job != NULL)
-        job_drop(cache, job, PACK_CANCELLED);
-}
-
 /* Forget what is known. The ask of a RUNNING job moves to a job that starts after this. */
 static void job_invalidate(struct cache *cache, struct hash_job *job)
 {
@@ -429,13 +421,16 @@ static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *byte
 {
     struct cache *cache = state;
     const struct integrity_message *message = bytes;
+    struct hash_job *job;
 
     switch (message->kind) {
     case INTEGRITY_VERIFY:
         handle_verify(cache, ctx, &message->file);
         break;
     case INTEGRITY_CANCEL:
-        handle_cancel(cache, &message->file);
+        job = job_find(cache, &message->file, false);
+        if (job != NULL)
+            job_drop(cache, job, PACK_CANCELLED);
         break;
     case INTEGRITY_INVALIDATE:
         handle_invalidate(cache, &message->file.key);
@@ -673,7 +668,7 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
 
     if (integrity == NULL)
         return TR_ENOMEM;
-    hasher_metrics();
+    metric_register(hasher_metrics, HASHER_METRICS);
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     integrity->system = system;
     integrity->source = options->source;
@@ -728,20 +723,10 @@ tr_sender integrity_sender(const struct integrity *integrity)
     return integrity->cache;
 }
 
-static int integrity_tell(const struct integrity *integrity, struct integrity_message message)
+int integrity_invalidate(const struct integrity *integrity, int64_t version_id)
 {
+    struct integrity_message message = { .kind = INTEGRITY_INVALIDATE, .file.key = version_id };
     struct tr_send_options options = { .lane = TR_CONTROL };
 
     return tr_tell_with(integrity->cache, &message, sizeof message, &options);
-}
-
-int integrity_invalidate(const struct integrity *integrity, int64_t version_id)
-{
-    return integrity_tell(integrity,
-        (struct integrity_message){ .kind = INTEGRITY_INVALIDATE, .file.key = version_id });
-}
-
-int integrity_clear(const struct integrity *integrity)
-{
-    return integrity_tell(integrity, (struct integrity_message){ .kind = INTEGRITY_CLEAR });
 }

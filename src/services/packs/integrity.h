@@ -19,8 +19,6 @@
 
 struct integrity;
 
-/* The forms in which a version can be sent. */
-enum pack_coding { PACK_IDENTITY, PACK_ZSTD, PACK_GZIP, PACK_CODINGS };
 _Static_assert(PACK_CODINGS <= 4, "a key has two bits for the coding");
 /* The key of a file: its version and its coding. */
 static inline int64_t integrity_key(int64_t version_id, enum pack_coding coding)
@@ -49,10 +47,9 @@ struct pinned_file *integrity_find(const struct integrity *integrity, const stru
  * verdict: retry. Borrowed. */
 tr_single_flight_sender integrity_flight(const struct integrity *integrity);
 
-/* Forget the verdict of a version, or of all, and ignore the hashes of it that run: askers that wait
+/* Forget the verdict of a version, and ignore the hashes of it that run: askers that wait
  * get a hash that starts after this. Any thread. The message is not lost while the actor lives. */
 int integrity_invalidate(const struct integrity *integrity, int64_t version_id);
-int integrity_clear(const struct integrity *integrity);
 
 /* The messages of the cache. Invalidate and Clear may also be asked: the answer comes when it is
  * done. */

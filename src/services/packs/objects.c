@@ -20,12 +20,14 @@
 
 enum { READ_BYTES = 256 << 10 };
 
+const char *const pack_codings[PACK_CODINGS] = { "zstd", "gzip", NULL };
+
 struct objects {
     _Atomic uint32_t refs;
     int folders[OBJECTS_FOLDERS]; /* -1: it does not exist */
 };
 
-static int object_error(int error)
+int file_error(int error)
 {
     switch (error) {
     case ENOENT:
@@ -45,6 +47,7 @@ static int object_error(int error)
         return TR_ELIMIT;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
         return TR_ENOSPC;
     case ENOMEM:
         return TR_ENOMEM;
@@ -74,7 +77,7 @@ int file_open_beneath(int folder, const char *name, int flags, unsigned mode, in
         strcmp(name, "..") != 0)
         fd = openat(folder, name, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW, mode);
     if (fd < 0)
-        return object_error(errno);
+        return file_error(errno);
     *ret_fd = fd;
     return 0;
 }
@@ -108,7 +111,7 @@ int file_identify(int fd, struct file_identity *ret_identity)
     struct stat status;
 
     if (fstat(fd, &status) != 0)
-        return object_error(errno);
+        return file_error(errno);
     if (!S_ISREG(status.st_mode))
         return TR_EACCES;
     *ret_identity = (struct file_identity){ .device = status.st_dev,
@@ -119,22 +122,44 @@ int file_identify(int fd, struct file_identity *ret_identity)
     return 0;
 }
 
-int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
-    struct file_identity *ret_identity)
+/* A name that is not one of its folder never becomes a path. */
+static bool is_name(enum objects_folder which, const char *name)
+{
+    return object_name_is_valid(
+        name, which == OBJECTS_COMPLETE ? OBJECT_NAME_CHARS : INCOMING_NAME_CHARS);
+}
+
+static int open_regular(const struct objects *objects, enum objects_folder which, const char *name,
+    int flags, int *ret_fd, struct file_identity *ret_identity)
 {
     int fd, rc;
 
-    if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
+    if (!is_name(which, name))
         return TR_EINVAL;
-    rc = file_open_beneath(objects->folders[OBJECTS_COMPLETE], sha256_hex, O_RDONLY, 0, &fd);
+    rc = file_open_beneath(
+        objects->folders[which], name, flags, (flags & O_CREAT) != 0 ? 0600 : 0, &fd);
     if (rc < 0)
         return rc;
-    rc = file_identify(fd, ret_identity);
+    rc = file_identify(fd, ret_identity); /* refuses all but regular files */
     if (rc < 0)
         close(fd);
     else
         *ret_fd = fd;
     return rc;
+}
+
+int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
+    struct file_identity *ret_identity)
+{
+    return open_regular(objects, OBJECTS_COMPLETE, sha256_hex, O_RDONLY, ret_fd, ret_identity);
+}
+
+int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd)
+{
+    struct file_identity identity;
+
+    return open_regular(
+        objects, OBJECTS_INCOMING, id, O_RDWR | (create ? O_CREAT | O_EXCL : 0), ret_fd, &identity);
 }
 
 int file_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size)
@@ -208,47 +233,15 @@ int objects_open_verified(
     return rc;
 }
 
-int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd)
-{
-    struct file_identity identity;
-    int fd = -1, rc;
-
-    if (!object_name_is_valid(id, INCOMING_NAME_CHARS))
-        return TR_EINVAL;
-    rc = file_open_beneath(objects->folders[OBJECTS_INCOMING], id,
-        O_RDWR | (create ? O_CREAT | O_EXCL : 0), create ? 0600 : 0, &fd);
-    if (rc < 0)
-        return rc;
-    rc = file_identify(fd, &identity); /* refuses all but regular files */
-    if (rc < 0) {
-        close(fd);
-        return rc;
-    }
-    *ret_fd = fd;
-    return 0;
-}
-
 /* ---- keeping and removing ------------------------------------------------------------------- */
 
-static int remove_name(int folder, const char *name)
+int objects_remove(const struct objects *objects, enum objects_folder which, const char *name)
 {
-    if (unlinkat(folder, name, 0) != 0)
-        return object_error(errno);
-    return fsync(folder) == 0 ? 0 : object_error(errno);
-}
-
-int objects_remove(const struct objects *objects, const char *sha256_hex)
-{
-    if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
+    if (!is_name(which, name))
         return TR_EINVAL;
-    return remove_name(objects->folders[OBJECTS_COMPLETE], sha256_hex);
-}
-
-int objects_remove_incoming(const struct objects *objects, const char *id)
-{
-    if (!object_name_is_valid(id, INCOMING_NAME_CHARS))
-        return TR_EINVAL;
-    return remove_name(objects->folders[OBJECTS_INCOMING], id);
+    if (unlinkat(objects->folders[which], name, 0) != 0 || fsync(objects->folders[which]) != 0)
+        return file_error(errno);
+    return 0;
 }
 
 int objects_add(const struct objects *objects, const char *id, int fd, const char *sha256_hex)
@@ -257,11 +250,10 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
     int incoming = objects->folders[OBJECTS_INCOMING], error;
 
     tr_assert(complete >= 0 && incoming >= 0); /* a check that only reads adds nothing */
-    if (!object_name_is_valid(id, INCOMING_NAME_CHARS) ||
-        !object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
+    if (!is_name(OBJECTS_INCOMING, id) || !is_name(OBJECTS_COMPLETE, sha256_hex))
         return TR_EINVAL;
     if (fsync(fd) != 0 || fchmod(fd, 0440) != 0)
-        return object_error(errno);
+        return file_error(errno);
     /* Do not replace an object: its readers would see other bytes. */
     if (renameat2(incoming, id, complete, sha256_hex, RENAME_NOREPLACE) != 0) {
         error = errno;
@@ -269,11 +261,11 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
             error = 0;
         if (error != 0) {
             (void)fchmod(fd, 0600);
-            return object_error(error);
+            return file_error(error);
         }
     }
     if (fsync(complete) != 0 || fsync(incoming) != 0)
-        return object_error(errno);
+        return file_error(errno);
     return 0;
 }
 
@@ -289,7 +281,7 @@ int objects_each(
     if (folder < 0)
         return 0;
     if (names == NULL) {
-        rc = object_error(errno);
+        rc = file_error(errno);
         if (copy >= 0)
             close(copy);
         return rc;
@@ -302,10 +294,10 @@ int objects_each(
         if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0)
             rc = each(data, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
         else if (errno != ENOENT) /* else the file has just been removed */
-            rc = object_error(errno);
+            rc = file_error(errno);
     }
     if (rc >= 0)
-        rc = entry == NULL && errno != 0 ? object_error(errno) : 0;
+        rc = entry == NULL && errno != 0 ? file_error(errno) : 0;
     closedir(names);
     return rc;
 }
@@ -355,7 +347,7 @@ int objects_open(
         (void)snprintf(
             why, why_size, "The folder %s/packs cannot be opened: %s.", data_path, strerror(error));
         objects_close(&objects);
-        return object_error(error);
+        return file_error(error);
     }
     *ret_objects = objects;
     return 0;

@@ -18,7 +18,12 @@
 
 enum { OBJECT_NAME_CHARS = 64, INCOMING_NAME_CHARS = 32 };
 
+/* The forms in which a version is kept and sent, and the names of those from PACK_ZSTD on. */
+enum pack_coding { PACK_IDENTITY, PACK_ZSTD, PACK_GZIP, PACK_CODINGS };
+extern const char *const pack_codings[PACK_CODINGS]; /* ends with NULL */
+
 struct objects;
+enum objects_folder { OBJECTS_COMPLETE, OBJECTS_INCOMING, OBJECTS_FOLDERS };
 
 /* Open the folders. With `create`, make those that are missing; else, for a check that only reads, a
  * folder that is missing counts as empty. */
@@ -50,26 +55,26 @@ int objects_open_file(const struct objects *objects, const char *sha256_hex, int
  * says. */
 int objects_open_verified(
     const struct objects *objects, const char *sha256_hex, uint64_t size, int *ret_fd);
-/* Remove the name. A reader that has the file open keeps it. */
-int objects_remove(const struct objects *objects, const char *sha256_hex);
-
 /* Open an upload to read and write it; with `create`, make it (TR_EEXIST if it exists). */
 int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd);
-int objects_remove_incoming(const struct objects *objects, const char *id);
 /* Make a complete upload with this digest durable and rename it to its object. An object of that
  * name stays, and the upload is removed. `fd` stays the caller's and must not be written to any
  * more. On failure the upload is unchanged. */
 int objects_add(const struct objects *objects, const char *id, int fd, const char *sha256_hex);
 
+/* Remove the name of an object or an upload. A reader that has the file open keeps it. */
+int objects_remove(const struct objects *objects, enum objects_folder which, const char *name);
+
 /* Call `each` with every name and its size, in no order; names that are not valid too. A negative
  * return of `each` ends the loop and is returned. */
-enum objects_folder { OBJECTS_COMPLETE, OBJECTS_INCOMING, OBJECTS_FOLDERS };
 typedef int (*objects_each_fn)(void *data, const char *name, uint64_t size);
 int objects_each(
     const struct objects *objects, enum objects_folder which, objects_each_fn each, void *data);
 
 /* The name of the object with this digest. */
 void object_name(const uint8_t sha256[32], char ret_name[OBJECT_NAME_CHARS + 1]);
+/* The code of an errno. */
+int file_error(int error);
 /* Read all of `size` bytes; *ret_size is less at the end of the file only. Returns TR_EIO. */
 int file_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size);
 /* Hash the bytes from *hashed to `end`, and move *hashed. Returns TR_EIO if the file is shorter. */

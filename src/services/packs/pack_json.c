@@ -3,19 +3,8 @@
 
 #include <stdio.h>
 
-static const char *pack_state_text(enum pack_state state)
-{
-    static const char *const texts[] = { "draft", "published", "disabled" };
-
-    return texts[state];
-}
-
-const char *release_state_text(enum release_state state)
-{
-    static const char *const texts[] = { "draft", "published", "deprecated" };
-
-    return texts[state];
-}
+static const char *const pack_states[] = { "draft", "published", "disabled" };
+const char *const release_states[] = { "draft", "published", "deprecated" };
 
 /* Names and versions need no escapes in a path. The path names the version, so that a download that
  * is resumed after another version was published gets the same bytes. */
@@ -95,8 +84,8 @@ static void put_version(struct json_writer *writer, const struct pack_version *v
     put_text_if(writer, "min_app_version", version->min_app_version);
     json_put_bool(writer, "is_signed", version->manifest.at != NULL);
     json_put_object(writer, "encodings");
-    put_variant(writer, "gzip", &version->gzip);
-    put_variant(writer, "zstd", &version->zstd);
+    for (int i = PACK_CODINGS - 2; i >= 0; i--)
+        put_variant(writer, pack_codings[i], &version->variants[i]);
     json_put_end(writer);
     json_put_int(writer, "created_s", version->created_s);
     put_time_if(writer, "published_s", version->published_s);
@@ -110,7 +99,7 @@ void put_pack_members(struct json_writer *writer, const struct pack *pack, bool 
     json_put_text(writer, "language_code", pack->language);
     json_put_text(writer, "name", pack->title);
     put_text_if(writer, "description", pack->description);
-    json_put_text(writer, "state", pack_state_text(pack->state));
+    json_put_text(writer, "state", pack_states[pack->state]);
     if (pack->active == NULL)
         json_put_null(writer, "active_version");
     else
@@ -126,10 +115,10 @@ void put_pack_members(struct json_writer *writer, const struct pack *pack, bool 
     }
 }
 
-void put_pack(struct json_writer *writer, const struct pack *pack, bool with_versions)
+void put_pack(struct json_writer *writer, const struct pack *pack)
 {
     json_put_object(writer, NULL);
-    put_pack_members(writer, pack, with_versions);
+    put_pack_members(writer, pack, false);
     json_put_end(writer);
 }
 
@@ -171,7 +160,7 @@ void put_release_members(
 {
     json_put_text(writer, "release_id", release->id);
     json_put_text(writer, "name", release->name);
-    json_put_text(writer, "status", release_state_text(release->state));
+    json_put_text(writer, "status", release_states[release->state]);
     put_text_if(writer, "notes", release->notes);
     json_put_int(writer, "created_ms", release->created_ms);
     put_time_if(writer, "published_ms", release->published_ms);

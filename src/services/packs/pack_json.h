@@ -7,13 +7,13 @@
 #include "json/json_write.h"
 #include "services/packs/catalogue.h"
 
-const char *release_state_text(enum release_state state);
+extern const char *const release_states[]; /* by enum release_state */
 
 /* Write a version for clients that may download it. */
 void put_offer(struct json_writer *writer, const struct pack_version *version);
 void put_offer_members(struct json_writer *writer, const struct pack_version *version);
 /* Write everything about a pack, for administrators. */
-void put_pack(struct json_writer *writer, const struct pack *pack, bool with_versions);
+void put_pack(struct json_writer *writer, const struct pack *pack);
 void put_pack_members(struct json_writer *writer, const struct pack *pack, bool with_versions);
 /* Write a release. A published release has the artifacts that were pinned; a draft has those that it
  * would pin now. */

@@ -30,7 +30,7 @@ static const struct param describe_params[] = { DESCRIPTION_PARAMS, PARAM_LAST }
 static const struct param register_params[] = {
     DESCRIPTION_PARAMS,
     [NAME] = { "package_id", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_NAME_MAX,
-        .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
+        .is_valid = manifest_is_pack, .rule = PACK_NAME_RULE },
     PARAM_LAST,
 };
 
@@ -41,7 +41,7 @@ static struct span or_else(struct span text, const char *fallback)
 
 static void plan_register(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    edit_copy(edit->pack, sizeof edit->pack, edit->values[NAME].text);
+    packs_copy(edit->pack, edit->values[NAME].text);
     if (catalogue_any_pack(view, span_of(edit->pack)) != NULL)
         edit_refuse(edit, 409, "PackExists",
             "A pack of this name exists already; choose another package_id.");
@@ -146,18 +146,14 @@ static void plan_key(struct edit *edit, const struct packs_view *view, struct sq
             VALUE_BLOB(bytes, sizeof bytes), VALUE_INT(edit->now_ms));
 }
 
-static void answer_key(
+static bool answer_key(
     const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
-    if (pack == NULL) {
-        json_put_null(writer, NULL);
-        return;
-    }
-    json_put_object(writer, NULL);
-    pack_put_keys(writer, pack);
-    json_put_end(writer);
+    if (pack != NULL)
+        pack_put_keys(writer, pack);
+    return pack != NULL;
 }
 
 const struct edit_kind key_edit = {

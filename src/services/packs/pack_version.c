@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_version.c: validate names and versions, and compare versions. */
+/* pack_version.c: compare versions. */
 #include <string.h>
 
 #include "services/packs/catalogue.h"
@@ -18,18 +18,6 @@ static bool has_only(struct span text, const char *others, bool with_upper)
     return true;
 }
 
-bool pack_name_is_valid(struct span name)
-{
-    return name.size >= 1 && name.size <= PACK_NAME_MAX && name.at[0] != '.' &&
-           has_only(name, "._-", false);
-}
-
-bool pack_version_is_valid(struct span version)
-{
-    return version.size >= 1 && version.size <= PACK_VERSION_MAX && version.at[0] != '.' &&
-           has_only(version, ".+_-", true);
-}
-
 /* ---- semver 2.0.0 --------------------------------------------------------------------------- */
 
 struct semver {
@@ -37,15 +25,10 @@ struct semver {
     struct span pre; /* without its dash; empty: a release */
 };
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool is_number(struct span text)
 {
     for (size_t i = 0; i < text.size; i++)
-        if (!is_digit(text.at[i]))
+        if (text.at[i] < '0' || text.at[i] > '9')
             return false;
     return text.size > 0;
 }

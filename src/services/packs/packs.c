@@ -2,8 +2,10 @@
 #include "services/packs/packs.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "ops/probe.h"
 #include "services/packs/catalogue.h"
 #include "services/packs/download.h"
@@ -56,6 +58,24 @@ static void packs_free(struct packs *packs)
 {
     base_free(packs->data_path);
     base_free(packs);
+}
+
+void packs_copy_text(char *to, size_t size, struct span text)
+{
+    size_t length = text.size < size ? text.size : size - 1;
+
+    tr_assert(size > 0);
+    memcpy(to, text.at == NULL ? "" : text.at, length);
+    to[length] = '\0';
+}
+
+void packs_stop_actor(tr_sender *actor)
+{
+    if (actor->box == NULL)
+        return;
+    (void)tr_stop(tr_sender_weaken(*actor));
+    (void)tr_sender_wait_closed(*actor, 0);
+    tr_sender_drop(actor);
 }
 
 static void stop_parts(struct packs *packs, size_t count)

@@ -53,6 +53,12 @@ int packs_start(
 void packs_stop(void *state);
 bool packs_is_ready(void *state, char *why, size_t why_size);
 
+/* Copy a text into an array of char, with a zero after it; a text that is too long is cut. */
+#define packs_copy(array, text) packs_copy_text((array), sizeof(array), (text))
+void packs_copy_text(char *to, size_t size, struct span text);
+/* Stop an actor and drop its sender, if it was started. Blocks. */
+void packs_stop_actor(tr_sender *actor);
+
 static inline int64_t packs_now_ms(const struct packs *packs)
 {
     return call_now_ms(&packs->calls);

@@ -53,7 +53,8 @@ const struct pack_version *packs_find_version(
 
     if (pack == NULL)
         return NULL;
-    version = wanted.at == NULL ? catalogue_active(pack) : catalogue_version(pack, wanted);
+    version = wanted.at == NULL ? pack->active : catalogue_version(pack, wanted);
+    tr_assert(version == NULL || (version->pack == pack && !version->is_disabled));
     if (version == NULL)
         http_respond_error(request, 404, "VersionNotFound", VERSION_NOT_FOUND);
     return version;

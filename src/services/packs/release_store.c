@@ -35,23 +35,19 @@ SQL_STATEMENT(unpinned, "SELECT 1 FROM pack_artifacts WHERE release = $1 AND ver
 SQL_STATEMENT(deprecate_row, "UPDATE pack_releases SET state = 2, deprecated_ms = $2"
                              " WHERE id = $1 AND state = 1");
 
-static void answer_release(
+static bool answer_release(
     const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct release *release = catalogue_release(view, span_of(edit->release));
 
-    if (release == NULL) {
-        json_put_null(writer, NULL);
-        return;
-    }
-    json_put_object(writer, NULL);
-    put_release_members(writer, release, false);
-    json_put_end(writer);
+    if (release != NULL)
+        put_release_members(writer, release, false);
+    return release != NULL;
 }
 
 static bool release_role_is_valid(struct span role)
 {
-    return role.size <= ROLE_MAX && pack_name_is_valid(role);
+    return role.size <= ROLE_MAX && manifest_is_pack(role);
 }
 
 /* Returns NULL after refusing. */
@@ -137,9 +133,9 @@ const struct edit_kind create_release_edit = { .action = "create_release",
 enum { PACK, VERSION, ROLE, IS_REQUIRED };
 static const struct param artifact_params[] = {
     [PACK] = { "package_id", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_NAME_MAX,
-        .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
+        .is_valid = manifest_is_pack, .rule = PACK_NAME_RULE },
     [VERSION] = { "version", PARAM_TEXT, .min = 1, .max = PACK_VERSION_MAX,
-        .is_valid = pack_version_is_valid, .rule = PACK_VERSION_RULE },
+        .is_valid = manifest_is_version, .rule = PACK_VERSION_RULE },
     [ROLE] = { "artifact_role", PARAM_TEXT, PARAM_REQUIRED, 1, ROLE_MAX,
         .is_valid = release_role_is_valid, .rule = ROLE_RULE },
     [IS_REQUIRED] = { "required", PARAM_BOOL, .fallback = true },
@@ -151,8 +147,8 @@ static void plan_artifact(struct edit *edit, const struct packs_view *view, stru
     const struct release *release = find_draft(edit, view);
     const struct pack *pack;
 
-    edit_copy(edit->pack, sizeof edit->pack, edit->values[PACK].text);
-    edit_copy(edit->version, sizeof edit->version, edit->values[VERSION].text);
+    packs_copy(edit->pack, edit->values[PACK].text);
+    packs_copy(edit->version, edit->values[VERSION].text);
     pack = release == NULL ? NULL : edit_pack(edit, view);
     if (pack == NULL || (edit->version[0] != '\0' && edit_version(edit, pack) == NULL))
         return;

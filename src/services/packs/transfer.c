@@ -15,12 +15,12 @@
 #include "services/packs/transfer.h"
 
 #include <pthread.h>
-#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/siphash.h"
 #include "http/http.h"
+#include "services/packs/packs.h"
 #include "support/metric.h"
 
 enum {
@@ -200,12 +200,6 @@ uint32_t transfers_held(const struct transfers *transfers)
 
 /* ---- one download --------------------------------------------------------------------------- */
 
-static void transfer_copy_text(char *to, size_t size, struct span text)
-{
-    (void)snprintf(to, size, "%.*s", (int)(text.size < size ? text.size : size - 1),
-        text.at == NULL ? "" : text.at);
-}
-
 static void give_leases_back(struct transfer *transfer)
 {
     for (int i = 0; i < LEASES; i++)
@@ -262,10 +256,10 @@ enum transfer_refusal transfer_start(
         .began_ns = facts->now_ns,
         .size = facts->size,
     };
-    transfer_copy_text(transfer->info.pack, sizeof transfer->info.pack, facts->pack);
-    transfer_copy_text(transfer->info.version, sizeof transfer->info.version, facts->version);
-    transfer_copy_text(transfer->info.user, sizeof transfer->info.user, facts->user);
-    transfer_copy_text(transfer->info.address, sizeof transfer->info.address, facts->address);
+    packs_copy(transfer->info.pack, facts->pack);
+    packs_copy(transfer->info.version, facts->version);
+    packs_copy(transfer->info.user, facts->user);
+    packs_copy(transfer->info.address, facts->address);
     metric_add(&metrics[IN_FLIGHT], 1);
     *ret_transfer = transfer;
     return TRANSFER_OK;

@@ -23,7 +23,7 @@
 #include "base/assert.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
-#include "services/packs/catalogue_private.h"
+#include "services/packs/edit.h"
 #include "services/packs/upload_private.h"
 #include "support/log.h"
 
@@ -275,7 +275,7 @@ static int remove_files(struct upload *upload)
         if (hook != NULL)
             hook();
         object_name(upload->facts.sha256, name);
-        (void)objects_remove(upload->file.objects, name);
+        (void)objects_remove(upload->file.objects, OBJECTS_COMPLETE, name);
     }
     return rc;
 }
@@ -393,10 +393,12 @@ static bool is_wanted(const struct uploads *uploads, const struct upload *upload
         for (uint32_t j = 0; j < view->packs[i].version_count; j++) {
             const struct pack_version *version = &view->packs[i].versions[j];
 
-            if (memcmp(version->sha256, sha256, 32) == 0 ||
-                (version->zstd.there && memcmp(version->zstd.sha256, sha256, 32) == 0) ||
-                (version->gzip.there && memcmp(version->gzip.sha256, sha256, 32) == 0))
+            if (memcmp(version->sha256, sha256, 32) == 0)
                 return true;
+            for (int k = 0; pack_codings[k] != NULL; k++)
+                if (version->variants[k].there &&
+                    memcmp(version->variants[k].sha256, sha256, 32) == 0)
+                    return true;
         }
     return false;
 }
@@ -483,12 +485,6 @@ static bool is_claimed(const struct uploads *uploads, const struct upload *uploa
     return upload->step != UPLOAD_STEP_NONE ||
            (upload->claim != 0 &&
                tr_now_ns(uploads->ctx) - upload->claim_ns < TR_SECONDS(UPLOAD_CLAIM_S));
-}
-
-static void handle_look(struct uploads *uploads, struct upload *upload, struct upload_job *job)
-{
-    (void)uploads;
-    upload_answer(job, upload);
 }
 
 static void handle_claim(struct uploads *uploads, struct upload *upload, struct upload_job *job)
@@ -693,13 +689,13 @@ static void recover(struct uploads *uploads)
 
 enum upload_needs { NEEDS_NOTHING, NEEDS_UPLOAD, NEEDS_UNCLAIMED };
 
-/* Each takes the job. */
+/* Each takes the job. NULL: it is answered with the upload as it is. */
 static const struct {
     void (*handle)(struct uploads *uploads, struct upload *upload, struct upload_job *job);
     enum upload_needs needs;
 } handlers[] = {
     [UPLOAD_CREATE] = { handle_create, NEEDS_NOTHING },
-    [UPLOAD_LOOK] = { handle_look, NEEDS_UPLOAD },
+    [UPLOAD_LOOK] = { NULL, NEEDS_UPLOAD },
     [UPLOAD_CLAIM] = { handle_claim, NEEDS_UNCLAIMED },
     [UPLOAD_WRITE] = { handle_write, NEEDS_UPLOAD },
     [UPLOAD_RELEASE] = { handle_release, NEEDS_UPLOAD },
@@ -727,6 +723,8 @@ static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *mes
         upload_refuse(job, NULL, &not_found);
     else if (needs == NEEDS_UNCLAIMED && is_claimed(uploads, upload))
         upload_refuse(job, upload, &busy);
+    else if (handlers[job->action].handle == NULL)
+        upload_answer(job, upload);
     else
         handlers[job->action].handle(uploads, upload, job);
     return TR_GO;

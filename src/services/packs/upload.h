@@ -20,20 +20,9 @@ enum {
     UPLOAD_CLAIM_S = 30,
 };
 
-enum upload_encoding { UPLOAD_WHOLE, UPLOAD_ZSTD, UPLOAD_GZIP };
-/* NULL for UPLOAD_WHOLE. */
-const char *upload_encoding_name(enum upload_encoding encoding);
-bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding);
-
 #define UPLOAD_VERSION_EXISTS                                                                      \
     "The pack has this version already, and versions never change; choose another number."
 #define UPLOAD_VARIANT_EXISTS "The version has this encoding already."
-/* Find the place of an encoding in a version. */
-static inline const struct pack_variant *upload_find_variant(
-    const struct pack_version *version, enum upload_encoding encoding)
-{
-    return encoding == UPLOAD_ZSTD ? &version->zstd : &version->gzip;
-}
 
 struct edit;
 
@@ -44,7 +33,7 @@ struct upload_facts {
     char version[PACK_VERSION_MAX + 1];
     char type[PACK_TYPE_MAX + 1];
     char actor[128];
-    enum upload_encoding encoding;
+    enum pack_coding encoding;
     uint8_t sha256[32]; /* of the bytes as sent */
     uint64_t size;
     /* For an encoding: its version, and the size and digest of the decompressed bytes. */

@@ -12,8 +12,8 @@
 
 #include "base/assert.h"
 #include "crypto/encoding.h"
-#include "manifest/manifest.h"
 #include "services/packs/edit.h"
+#include "services/packs/objects.h"
 #include "services/packs/upload.h"
 
 #define SIZE_LARGEST (INT64_C(1) << 40)
@@ -69,8 +69,8 @@ static void put_upload(struct json_writer *writer, const struct upload_job *job)
         (struct span){ hex, crypto_hex_encode(facts->sha256, sizeof facts->sha256, hex) });
     json_put_int(writer, "size_bytes", (int64_t)facts->size);
     json_put_int(writer, "offset", (int64_t)job->offset);
-    if (facts->encoding != UPLOAD_WHOLE)
-        json_put_text(writer, "encoding", upload_encoding_name(facts->encoding));
+    if (facts->encoding != PACK_IDENTITY)
+        json_put_text(writer, "encoding", pack_codings[facts->encoding - 1]);
     json_put_end(writer);
 }
 
@@ -101,49 +101,66 @@ static bool read_id(struct http_request *request, char ret_id[UPLOAD_ID_CHARS + 
 {
     struct span id = http_path_part(request, "id");
 
-    for (size_t i = 0; id.size == UPLOAD_ID_CHARS && i < id.size; i++)
-        if (!((id.at[i] >= '0' && id.at[i] <= '9') || (id.at[i] >= 'a' && id.at[i] <= 'f')))
-            id.size = 0;
-    if (id.size != UPLOAD_ID_CHARS) {
-        http_respond_error(request, 404, "UploadNotFound", "There is no upload with this id.");
-        return false;
-    }
-    memcpy(ret_id, id.at, id.size);
-    ret_id[id.size] = '\0';
-    return true;
+    packs_copy_text(ret_id, UPLOAD_ID_CHARS + 1, id);
+    if (id.size == UPLOAD_ID_CHARS && object_name_is_valid(ret_id, UPLOAD_ID_CHARS))
+        return true;
+    http_respond_error(request, 404, "UploadNotFound", "There is no upload with this id.");
+    return false;
 }
 
-/* Take back the job that the request asked the actor for. Returns NULL after answering a failure. */
-static struct upload_job *take_upload_job(
-    struct http_request *request, const struct tr_event *event)
+/* Returns NULL after answering 503. */
+static struct upload_job *create_job(struct http_request *request, enum upload_action action)
+{
+    struct upload_job *job = upload_job_create(action);
+
+    if (job == NULL)
+        http_respond_shed(request, 503, 1, "memory");
+    return job;
+}
+
+/* The job that the request asked the actor for came back. */
+static void on_answer(struct http_request *request, const struct tr_event *event)
 {
     struct packs_request *asked = packs_request_of(request);
     struct upload_job *job = asked->data;
 
     asked->data = NULL;
-    if (event->status == 0 && job->status >= 200 && job->status < 300)
-        return job;
-    if (event->status == 0 && job->status != 0)
-        respond_upload_error(request, job);
-    else
+    if (event->status != 0 || job->status == 0)
         http_respond_lost(
             request, event->status, http_route(request)->method != HTTP_GET, "uploads");
+    else if (job->status >= 300)
+        respond_upload_error(request, job);
+    else if (job->action == UPLOAD_FINISH)
+        edit_respond(request, job->edit);
+    else if (job->action == UPLOAD_DELETE)
+        http_respond(request, 204, NULL, (struct span){ NULL, 0 });
+    else
+        respond_upload(request, job);
     upload_job_unref(job);
-    return NULL;
 }
 
-/* Send the job to the actor. Takes it. */
-static void ask_uploads(struct http_request *request, struct upload_job *job, http_then_fn then)
+/* Send the job to the actor, with a reference of its own. */
+static int send_job(struct http_request *request, struct upload_job *job, http_then_fn then)
+{
+    struct upload_message message = { upload_job_ref(job) };
+    int rc = http_ask(
+        request, packs_request_of(request)->packs->uploads, &message, sizeof message, then);
+
+    if (rc != 0)
+        upload_job_unref(job);
+    return rc;
+}
+
+/* Ask the actor and answer with the result. Takes the job. */
+static void ask_uploads(struct http_request *request, struct upload_job *job)
 {
     struct packs_request *asked = packs_request_of(request);
-    struct upload_message message = { upload_job_ref(job) };
 
     tr_assert(asked->data == NULL); /* the request asks once */
     asked->data = job;
-    if (http_ask(request, asked->packs->uploads, &message, sizeof message, then) == 0)
+    if (send_job(request, job, on_answer) == 0)
         return;
     asked->data = NULL;
-    upload_job_unref(job);
     upload_job_unref(job);
     http_respond_shed(request, 503, 1, "busy");
 }
@@ -156,22 +173,10 @@ static struct upload_job *job_of_path(struct http_request *request, enum upload_
 
     if (packs_request_start(request) == NULL || !read_id(request, id))
         return NULL;
-    job = upload_job_create(action);
-    if (job == NULL)
-        http_respond_shed(request, 503, 1, "memory");
-    else
+    job = create_job(request, action);
+    if (job != NULL)
         memcpy(job->id, id, sizeof job->id);
     return job;
-}
-
-static void on_upload(struct http_request *request, const struct tr_event *event)
-{
-    struct upload_job *job = take_upload_job(request, event);
-
-    if (job == NULL)
-        return;
-    respond_upload(request, job);
-    upload_job_unref(job);
 }
 
 void api_get_upload(struct http_request *request)
@@ -179,17 +184,7 @@ void api_get_upload(struct http_request *request)
     struct upload_job *job = job_of_path(request, UPLOAD_LOOK);
 
     if (job != NULL)
-        ask_uploads(request, job, on_upload);
-}
-
-static void on_deleted(struct http_request *request, const struct tr_event *event)
-{
-    struct upload_job *job = take_upload_job(request, event);
-
-    if (job == NULL)
-        return;
-    http_respond(request, 204, NULL, (struct span){ NULL, 0 });
-    upload_job_unref(job);
+        ask_uploads(request, job);
 }
 
 void api_delete_upload(struct http_request *request)
@@ -197,17 +192,7 @@ void api_delete_upload(struct http_request *request)
     struct upload_job *job = job_of_path(request, UPLOAD_DELETE);
 
     if (job != NULL)
-        ask_uploads(request, job, on_deleted);
-}
-
-static void on_finished(struct http_request *request, const struct tr_event *event)
-{
-    struct upload_job *job = take_upload_job(request, event);
-
-    if (job == NULL)
-        return;
-    edit_respond(request, job->edit);
-    upload_job_unref(job);
+        ask_uploads(request, job);
 }
 
 void api_finish_upload(struct http_request *request)
@@ -220,36 +205,19 @@ void api_finish_upload(struct http_request *request)
     if (job->edit == NULL)
         upload_job_unref(job); /* answered */
     else
-        ask_uploads(request, job, on_finished);
+        ask_uploads(request, job);
 }
 
 /* ---- POST packs/{name}/uploads -------------------------------------------------------------- */
-
-static bool is_sha256(struct span text)
-{
-    uint8_t bytes[32];
-    size_t size;
-
-    return crypto_hex_decode(text, bytes, sizeof bytes, &size) == 0;
-}
-
-static bool is_encoding(struct span text)
-{
-    enum upload_encoding encoding;
-
-    return upload_encoding_parse(text, &encoding);
-}
 
 enum { VERSION, SHA256, TYPE, ENCODING, SIZE };
 static const struct param create_params[] = {
     [VERSION] = { "version", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_VERSION_MAX,
         .is_valid = manifest_is_version, .rule = PACK_VERSION_RULE },
-    [SHA256] = { "sha256", PARAM_TEXT, PARAM_REQUIRED, 64, 64, .is_valid = is_sha256,
-        .rule = "must be 64 hex digits" },
+    [SHA256] = { "sha256", PARAM_HEX, PARAM_REQUIRED, CRYPTO_SHA256_BYTES, CRYPTO_SHA256_BYTES },
     [TYPE] = { "type", PARAM_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
         .rule = "must be a media type without parameters" },
-    [ENCODING] = { "encoding", PARAM_TEXT, .min = 1, .max = 8, .is_valid = is_encoding,
-        .rule = "must be zstd or gzip" },
+    [ENCODING] = { "encoding", PARAM_CHOICE, .fallback = -1, .choices = pack_codings },
     [SIZE] = { "size", PARAM_INT, PARAM_REQUIRED, 0, .max = SIZE_LARGEST },
     PARAM_LAST,
 };
@@ -257,15 +225,12 @@ static const struct param create_params[] = {
 static void fill_facts(const struct param_value *values, struct upload_facts *facts)
 {
     struct span type = values[TYPE].text;
-    size_t size;
 
     facts->size = (uint64_t)values[SIZE].number;
-    (void)crypto_hex_decode(values[SHA256].text, facts->sha256, sizeof facts->sha256, &size);
-    if (values[ENCODING].text.at != NULL)
-        (void)upload_encoding_parse(values[ENCODING].text, &facts->encoding);
-    edit_copy(facts->version, sizeof facts->version, values[VERSION].text);
-    edit_copy(
-        facts->type, sizeof facts->type, type.at == NULL ? SPAN("application/octet-stream") : type);
+    memcpy(facts->sha256, values[SHA256].text.at, sizeof facts->sha256);
+    facts->encoding = (enum pack_coding)(values[ENCODING].number + 1);
+    packs_copy(facts->version, values[VERSION].text);
+    packs_copy(facts->type, type.at == NULL ? SPAN("application/octet-stream") : type);
 }
 
 /* Complete the facts from the catalogue. Returns false after answering a conflict with it. */
@@ -276,7 +241,7 @@ static bool place_facts(struct http_request *request, struct upload_facts *facts
         catalogue_any_pack(catalogue_view(asked->packs), http_path_part(request, "name"));
     const struct pack_version *version =
         pack == NULL ? NULL : catalogue_any_version(pack, span_of(facts->version));
-    bool is_whole = facts->encoding == UPLOAD_WHOLE;
+    bool is_whole = facts->encoding == PACK_IDENTITY;
 
     if (pack == NULL)
         http_respond_error(
@@ -286,18 +251,18 @@ static bool place_facts(struct http_request *request, struct upload_facts *facts
     else if (!is_whole && version == NULL)
         http_respond_error(request, 404, "VersionNotFound",
             "The pack has no such version; upload the version before its encodings.");
-    else if (!is_whole && upload_find_variant(version, facts->encoding)->there)
+    else if (!is_whole && version->variants[facts->encoding - 1].there)
         http_respond_error(request, 409, "VariantExists", UPLOAD_VARIANT_EXISTS);
     else {
         facts->pack = pack->id;
-        edit_copy(facts->pack_name, sizeof facts->pack_name, span_of(pack->name));
-        edit_copy(facts->actor, sizeof facts->actor, asked->actor);
+        packs_copy(facts->pack_name, span_of(pack->name));
+        packs_copy(facts->actor, asked->actor);
         if (is_whole)
             return true;
         facts->version_id = version->id;
         facts->plain_size = version->size;
         memcpy(facts->plain_sha256, version->sha256, sizeof facts->plain_sha256);
-        edit_copy(facts->type, sizeof facts->type, span_of(version->type));
+        packs_copy(facts->type, span_of(version->type));
         return true;
     }
     return false;
@@ -319,13 +284,11 @@ void api_create_upload(struct http_request *request)
     param_reader_fini(&reader);
     if (!place_facts(request, &facts))
         return;
-    job = upload_job_create(UPLOAD_CREATE);
-    if (job == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
+    job = create_job(request, UPLOAD_CREATE);
+    if (job == NULL)
         return;
-    }
     job->facts = facts;
-    ask_uploads(request, job, on_upload);
+    ask_uploads(request, job);
 }
 
 /* ---- PATCH uploads/{id} --------------------------------------------------------------------- */
@@ -356,13 +319,15 @@ static void stop_receiver(struct http_request *request, bool keeps_bytes)
         upload_job_unref(job);
 }
 
-static void refuse_receiver(struct http_request *request, const struct upload_job *job)
+/* Always returns false. */
+static bool refuse_receiver(struct http_request *request, const struct upload_job *job)
 {
     stop_receiver(request, job == NULL); /* without a refusal the gathered bytes are good */
     if (job != NULL && job->status >= 400)
         respond_upload_error(request, job);
     else
         http_respond_shed(request, 503, 1, "uploads");
+    return false;
 }
 
 /* Move the bytes beyond one write to the next piece. Returns TR_ENOMEM. */
@@ -382,29 +347,21 @@ static void on_written(struct http_request *request, const struct tr_event *even
 /* Send the gathered bytes to the actor. Returns false after refusing. */
 static bool send_piece(struct http_request *request)
 {
-    struct packs_request *asked = packs_request_of(request);
-    struct receiver *receiver = asked->data;
+    struct receiver *receiver = packs_request_of(request)->data;
     struct upload_job *job = receiver->filling;
-    struct upload_message message = { job };
 
     tr_assert(receiver->sent == NULL);
     tr_assert(job->bytes.size > 0);
     if (receiver->spare == NULL)
         receiver->spare = upload_job_create(UPLOAD_WRITE);
-    if (receiver->spare == NULL || cut_write(receiver) != 0) {
-        refuse_receiver(request, NULL);
-        return false;
-    }
+    if (receiver->spare == NULL || cut_write(receiver) != 0)
+        return refuse_receiver(request, NULL);
     job->action = UPLOAD_WRITE;
     job->claim = receiver->claim;
     job->begin = receiver->offset;
     memcpy(job->id, receiver->id, sizeof job->id);
-    upload_job_ref(job);
-    if (http_ask(request, asked->packs->uploads, &message, sizeof message, on_written) != 0) {
-        upload_job_unref(job);
-        refuse_receiver(request, NULL);
-        return false;
-    }
+    if (send_job(request, job, on_written) != 0)
+        return refuse_receiver(request, NULL);
     receiver->sent = job;
     receiver->filling = receiver->spare;
     receiver->spare = NULL;
@@ -442,7 +399,7 @@ static void on_written(struct http_request *request, const struct tr_event *even
         return;
     }
     if (event->status != 0 || job->status != 200) {
-        refuse_receiver(request, event->status == 0 ? job : NULL);
+        (void)refuse_receiver(request, event->status == 0 ? job : NULL);
         upload_job_unref(job);
         return;
     }
@@ -469,10 +426,8 @@ static bool on_piece(struct http_request *request, const char *bytes, size_t siz
             continue_receiver(request);
         return true;
     }
-    if (buffer_append(&receiver->filling->bytes, bytes, size) != 0) {
-        refuse_receiver(request, NULL);
-        return true;
-    }
+    if (buffer_append(&receiver->filling->bytes, bytes, size) != 0)
+        return !refuse_receiver(request, NULL);
     if (receiver->filling->bytes.size < UPLOAD_PIECE)
         return true;
     if (receiver->sent != NULL)
@@ -505,7 +460,6 @@ void api_patch_upload(struct http_request *request)
 {
     struct packs_request *asked = packs_request_start(request);
     struct receiver *receiver = asked == NULL ? NULL : http_alloc(request, sizeof *receiver);
-    struct upload_message message;
     uint64_t offset, length;
     struct upload_job *job;
 
@@ -517,11 +471,10 @@ void api_patch_upload(struct http_request *request)
     }
     if (!read_id(request, receiver->id) || !read_headers(request, &offset, &length))
         return;
-    job = upload_job_create(UPLOAD_CLAIM);
-    receiver->filling = job == NULL ? NULL : upload_job_create(UPLOAD_WRITE);
+    job = create_job(request, UPLOAD_CLAIM);
+    receiver->filling = job == NULL ? NULL : create_job(request, UPLOAD_WRITE);
     if (receiver->filling == NULL) {
         upload_job_unref(job);
-        http_respond_shed(request, 503, 1, "memory");
         return;
     }
     memcpy(job->id, receiver->id, sizeof job->id);
@@ -530,11 +483,9 @@ void api_patch_upload(struct http_request *request)
     job->length = length;
     receiver->has_ended = length == 0 && http_header(request, "Content-Length").at != NULL;
     asked->data = receiver;
-    message.job = upload_job_ref(job);
-    if (http_ask(request, asked->packs->uploads, &message, sizeof message, on_written) != 0) {
+    if (send_job(request, job, on_written) != 0) {
         upload_job_unref(job);
-        upload_job_unref(job);
-        refuse_receiver(request, NULL);
+        (void)refuse_receiver(request, NULL);
         return;
     }
     receiver->sent = job;

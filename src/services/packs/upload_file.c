@@ -38,13 +38,6 @@ void upload_file_fini(struct upload_file *file)
     objects_close(&file->objects);
 }
 
-static int upload_error(int error)
-{
-    if (error == ENOSPC || error == EDQUOT || error == EFBIG)
-        return TR_ENOSPC;
-    return error == ENOMEM ? TR_ENOMEM : TR_EIO;
-}
-
 static int start_hash(struct upload_file *file)
 {
     int rc;
@@ -109,7 +102,7 @@ static int write_all(int fd, const char *bytes, size_t size, uint64_t at)
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0)
-            return done == 0 ? TR_EIO : upload_error(errno);
+            return done == 0 ? TR_EIO : file_error(errno);
         bytes += done;
         size -= (size_t)done;
         at += (uint64_t)done;
@@ -142,7 +135,7 @@ static int check_variant(int fd, const struct upload_facts *facts)
 {
     int rc;
 
-    if (facts->encoding == UPLOAD_WHOLE)
+    if (facts->encoding == PACK_IDENTITY)
         return 0;
     rc = variant_check(fd, facts->encoding, facts->plain_size, facts->plain_sha256);
     return rc == TR_EPROTO ? TR_EINVAL : rc;
@@ -189,7 +182,7 @@ int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
     if (rc == 0)
         close(object);
     else if (rc == TR_EPROTO)
-        (void)objects_remove(file->objects, name);
+        (void)objects_remove(file->objects, OBJECTS_COMPLETE, name);
     rc = objects_add(file->objects, file->id, file->fd, name);
     if (rc == 0)
         upload_file_close(file);
@@ -198,7 +191,7 @@ int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
 
 int upload_file_remove(struct upload_file *file)
 {
-    int rc = objects_remove_incoming(file->objects, file->id);
+    int rc = objects_remove(file->objects, OBJECTS_INCOMING, file->id);
 
     upload_file_close(file);
     return rc == TR_ENOENT ? 0 : rc;

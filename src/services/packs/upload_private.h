@@ -41,7 +41,7 @@ void upload_file_close(struct upload_file *file);
  * nothing after it, of exactly `size` decompressed bytes with this digest; otherwise TR_EPROTO,
  * TR_EIO or TR_ENOMEM. Decompresses at most `size` bytes, with a window of at most 8 MiB (RFC 9659:
  * every client of Content-Encoding: zstd must support that). Blocks: for the pool. */
-int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const uint8_t sha256[32]);
+int variant_check(int fd, enum pack_coding encoding, uint64_t size, const uint8_t sha256[32]);
 
 /* ---- the table ------------------------------------------------------------------------------ */
 

@@ -72,7 +72,7 @@ static int remove_unknown(void *data, const char *name, uint64_t size)
 
     (void)size;
     if (object_name_is_valid(name, UPLOAD_ID_CHARS) && uploads_find(uploads, name) == NULL)
-        (void)objects_remove_incoming(uploads->packs->objects, name);
+        (void)objects_remove(uploads->packs->objects, OBJECTS_INCOMING, name);
     return 0;
 }
 
@@ -115,9 +115,5 @@ int uploads_start(struct packs *packs, char *why, size_t why_size)
 
 void uploads_stop(struct packs *packs)
 {
-    if (packs->uploads.box == NULL)
-        return;
-    (void)tr_stop(tr_sender_weaken(packs->uploads));
-    (void)tr_sender_wait_closed(packs->uploads, 0);
-    tr_sender_drop(&packs->uploads);
+    packs_stop_actor(&packs->uploads);
 }

@@ -27,27 +27,10 @@ SQL_STATEMENT(insert_variant,
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-const char *upload_encoding_name(enum upload_encoding encoding)
-{
-    return encoding == UPLOAD_ZSTD ? "zstd" : encoding == UPLOAD_GZIP ? "gzip" : NULL;
-}
-
-bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding)
-{
-    if (span_is(name, "zstd"))
-        *ret_encoding = UPLOAD_ZSTD;
-    else if (span_is(name, "gzip"))
-        *ret_encoding = UPLOAD_GZIP;
-    else
-        return false;
-    return true;
-}
-
+/* PACK_IDENTITY is NULL. */
 static struct span encoding_text(const struct upload_facts *facts)
 {
-    const char *name = upload_encoding_name(facts->encoding);
-
-    return name == NULL ? (struct span){ NULL, 0 } : span_of(name);
+    return span_of(facts->encoding == PACK_IDENTITY ? NULL : pack_codings[facts->encoding - 1]);
 }
 
 struct sql_unit *upload_insert_unit(
@@ -55,7 +38,7 @@ struct sql_unit *upload_insert_unit(
 {
     struct sql_unit *unit = sql_unit_create(0);
 
-    tr_assert((facts->encoding == UPLOAD_WHOLE) == (facts->version_id == 0));
+    tr_assert((facts->encoding == PACK_IDENTITY) == (facts->version_id == 0));
     if (unit != NULL)
         UNIT_STEP(unit, &insert_upload, 1, VALUE_CHARS(id), VALUE_INT(facts->pack),
             VALUE_CHARS(facts->version), VALUE_TEXT(encoding_text(facts)),
@@ -101,23 +84,26 @@ bool upload_read_row(const struct sql_unit *unit, uint32_t row, char ret_id[UPLO
     struct upload_facts *ret_facts)
 {
     struct upload_facts *facts = ret_facts;
+    size_t encoding = 0;
     struct span sha256 = sql_row_bytes(unit, 0, row, ROW_SHA256);
 
     *facts = (struct upload_facts){ .pack = sql_row_int(unit, 0, row, ROW_PACK),
         .size = (uint64_t)sql_row_int(unit, 0, row, ROW_SIZE) };
-    edit_copy(ret_id, UPLOAD_ID_CHARS + 1, sql_row_bytes(unit, 0, row, ROW_ID));
-    edit_copy(
-        facts->pack_name, sizeof facts->pack_name, sql_row_bytes(unit, 0, row, ROW_PACK_NAME));
-    edit_copy(facts->version, sizeof facts->version, sql_row_bytes(unit, 0, row, ROW_VERSION));
-    edit_copy(facts->type, sizeof facts->type, sql_row_bytes(unit, 0, row, ROW_TYPE));
-    edit_copy(facts->actor, sizeof facts->actor, sql_row_bytes(unit, 0, row, ROW_ACTOR));
+    packs_copy_text(ret_id, UPLOAD_ID_CHARS + 1, sql_row_bytes(unit, 0, row, ROW_ID));
+    packs_copy(facts->pack_name, sql_row_bytes(unit, 0, row, ROW_PACK_NAME));
+    packs_copy(facts->version, sql_row_bytes(unit, 0, row, ROW_VERSION));
+    packs_copy(facts->type, sql_row_bytes(unit, 0, row, ROW_TYPE));
+    packs_copy(facts->actor, sql_row_bytes(unit, 0, row, ROW_ACTOR));
     if (!object_name_is_valid(ret_id, UPLOAD_ID_CHARS) || sha256.size != sizeof facts->sha256)
         return false;
     memcpy(facts->sha256, sha256.at, sizeof facts->sha256);
     if (sql_row_is_null(unit, 0, row, ROW_ENCODING))
         return true;
-    if (!upload_encoding_parse(sql_row_bytes(unit, 0, row, ROW_ENCODING), &facts->encoding) ||
-        sql_row_is_null(unit, 0, row, ROW_VERSION_ID) ||
+    while (pack_codings[encoding] != NULL &&
+           !span_is(sql_row_bytes(unit, 0, row, ROW_ENCODING), pack_codings[encoding]))
+        encoding++;
+    facts->encoding = (enum pack_coding)(encoding + 1);
+    if (pack_codings[encoding] == NULL || sql_row_is_null(unit, 0, row, ROW_VERSION_ID) ||
         sql_row_bytes(unit, 0, row, ROW_PLAIN_SHA256).size != sizeof facts->plain_sha256)
         return false;
     facts->version_id = sql_row_int(unit, 0, row, ROW_VERSION_ID);
@@ -171,7 +157,7 @@ static void plan_variant(struct edit *edit, const struct pack_version *version,
 {
     if (version == NULL || version->id != facts->version_id)
         edit_refuse(edit, 404, "VersionNotFound", VERSION_NOT_FOUND);
-    else if (upload_find_variant(version, facts->encoding)->there)
+    else if (version->variants[facts->encoding - 1].there)
         edit_refuse(edit, 409, "VariantExists", UPLOAD_VARIANT_EXISTS);
     else
         UNIT_STEP(unit, &insert_variant, 1, VALUE_INT(version->id),
@@ -198,7 +184,7 @@ static void plan_upload(struct edit *edit, const struct packs_view *view, struct
 
     if (pack == NULL)
         return;
-    if (finished->facts.encoding != UPLOAD_WHOLE)
+    if (finished->facts.encoding != PACK_IDENTITY)
         plan_variant(edit, version, &finished->facts, unit);
     else if (version == NULL)
         plan_version(edit, view, &finished->facts, unit);
@@ -208,14 +194,13 @@ static void plan_upload(struct edit *edit, const struct packs_view *view, struct
     UNIT_STEP(unit, &delete_upload, SQL_ROWS_ANY, VALUE_CHARS(finished->id));
 }
 
-static void answer_upload(
+static bool answer_upload(
     const struct edit *edit, const struct packs_view *view, struct json_writer *writer)
 {
     const struct finished_upload *finished = edit->data;
     const struct pack_version *version =
         find_version(edit, catalogue_any_pack(view, span_of(edit->pack)));
 
-    json_put_object(writer, NULL);
     json_put_text(writer, "package_id", edit->pack);
     json_put_text(writer, "version", edit->version);
     if (version != NULL) {
@@ -224,9 +209,9 @@ static void answer_upload(
         json_put_text(writer, "type", version->type);
         json_put_bool(writer, "is_active", version->is_active);
     }
-    if (finished->facts.encoding != UPLOAD_WHOLE)
-        json_put_text(writer, "encoding", upload_encoding_name(finished->facts.encoding));
-    json_put_end(writer);
+    if (finished->facts.encoding != PACK_IDENTITY)
+        json_put_text(writer, "encoding", pack_codings[finished->facts.encoding - 1]);
+    return true;
 }
 
 const struct edit_kind upload_edit_kind = {

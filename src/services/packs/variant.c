@@ -129,14 +129,14 @@ static int decode_zstd(struct unpacking *unpacking)
 
 /* ---- the check ------------------------------------------------------------------------------ */
 
-int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const uint8_t sha256[32])
+int variant_check(int fd, enum pack_coding encoding, uint64_t size, const uint8_t sha256[32])
 {
     struct unpacking *unpacking = base_alloc(sizeof *unpacking);
     uint8_t digest[CRYPTO_SHA256_BYTES];
     int rc;
 
     tr_assert(fd >= 0);
-    tr_assert(encoding != UPLOAD_WHOLE);
+    tr_assert(encoding != PACK_IDENTITY);
     if (unpacking == NULL)
         return TR_ENOMEM;
     unpacking->fd = fd;
@@ -145,7 +145,7 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
     unpacking->size = size;
     rc = crypto_sha256_stream_init(&unpacking->hash);
     if (rc == 0) {
-        rc = encoding == UPLOAD_GZIP ? decode_gzip(unpacking) : decode_zstd(unpacking);
+        rc = encoding == PACK_GZIP ? decode_gzip(unpacking) : decode_zstd(unpacking);
         crypto_sha256_stream_digest(&unpacking->hash, digest);
         if (rc == 0 && (!unpacking->is_ended || unpacking->made != size ||
                            !crypto_equal(digest, sha256, sizeof digest)))

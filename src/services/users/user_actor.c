@@ -145,7 +145,7 @@ static void start_push(struct user *user, struct tr_context *ctx, struct user_jo
     job->rows_max = 0;
     if (is_near_limit(user, job))
         job->rows_max = user->item_count > USER_ITEMS_MAX ? user->item_count : USER_ITEMS_MAX;
-    job->now_ms = users_now_ms(user->users);
+    job->now_ms = call_now_ms(&user->users->calls);
     unit = user_unit_push(
         job, user->seq, user->has_epoch || job->change_count == 0 ? NULL : user->epoch);
     if (unit != NULL)

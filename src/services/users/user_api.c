@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "services/common/call.h"
-#include "services/users/user_push.h"
+#include "services/users/user_job.h"
 
 enum { SMALL_BODY = 4096 };
 
@@ -104,18 +104,19 @@ static void handle_push(struct http_request *request)
     struct param_reader reader = { .request = request, .is_rest = true };
     struct span user = auth_claims_of(request)->issuer;
     struct user_job *job = user.size > USER_ID_SIZE_MAX ? NULL : user_job_create(user);
+    struct users *users = http_service(request);
 
     if (job == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    user_push_read(job, &reader, users_now_ms(http_service(request)));
+    user_push_read(job, &reader, call_now_ms(&users->calls));
     if (param_reader_refuse(&reader)) {
         user_job_unref(job);
         return;
     }
     param_reader_fini(&reader);
-    ask_user(request, http_service(request), job);
+    ask_user(request, users, job);
 }
 
 /* ---- pull ------------------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "services/common/param.h"
 #include "services/users/users.h"
 
 struct user_change {
@@ -47,6 +48,9 @@ struct user_message {
 /* Create a job with one reference. NULL: out of memory. */
 struct user_job *user_job_create(struct span user);
 void user_job_unref(struct user_job *job); /* NULL is fine */
+
+/* user_push.c: fill the job from the body of the reader's request. A mistake fails the reader. */
+void user_push_read(struct user_job *job, struct param_reader *reader, int64_t now_ms);
 
 /* user_store.c: units for the actor. NULL: out of memory. */
 

@@ -2,14 +2,13 @@
 /* user_push.c: read the body of a push into a job. A row is stored as the members that its device
  * sent, sorted by name, so that equal rows are equal texts. The members that the server adds to a
  * pulled row are dropped when a device pushes them back. */
-#include "services/users/user_push.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "json/json_write.h"
+#include "services/users/user_job.h"
 
 enum { MEMBERS_MAX = 64, AHEAD_MS_MAX = 300000 };
 
@@ -33,11 +32,7 @@ struct member {
 
 static int by_key(const void *a, const void *b)
 {
-    const struct member *one = a, *two = b;
-    size_t size = one->key.size < two->key.size ? one->key.size : two->key.size;
-    int order = size == 0 ? 0 : memcmp(one->key.at, two->key.at, size);
-
-    return order != 0 ? order : (one->key.size > two->key.size) - (one->key.size < two->key.size);
+    return span_compare(((const struct member *)a)->key, ((const struct member *)b)->key);
 }
 
 /* True for members that name the row or describe it; they have columns of their own. */

@@ -59,9 +59,4 @@ int users_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state);
 void users_stop(void *state);
 
-static inline int64_t users_now_ms(const struct users *users)
-{
-    return call_now_ms(&users->calls);
-}
-
 #endif

@@ -247,7 +247,7 @@ static inline struct download_result take(
 
 static inline int64_t hashes(void)
 {
-    return metric_get(&pack_hashes_total);
+    return metric_get(&hasher_metrics[HASHES]);
 }
 
 /* Wait for what has no event of its own here. */

@@ -23,7 +23,7 @@
 #include "ops/admin.h"
 #include "postgres.h"
 #include "services/delivery/delivery.h"
-#include "services/packs/catalogue_private.h"
+#include "services/packs/edit.h"
 #include "services/packs/packs.h"
 #include "services/packs/upload.h"
 #include "services/users/users.h"

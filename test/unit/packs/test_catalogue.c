@@ -165,17 +165,17 @@ TEST(catalogue, knows_names_from_what_is_none)
     char name[PACK_NAME_MAX + 2];
 
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
-        CHECK_MSG(pack_name_is_valid(span_of(good[i])), "%s", good[i]);
+        CHECK_MSG(manifest_is_pack(span_of(good[i])), "%s", good[i]);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_MSG(!pack_name_is_valid(span_of(bad[i])), "%s", bad[i]);
+        CHECK_MSG(!manifest_is_pack(span_of(bad[i])), "%s", bad[i]);
     memset(name, 'a', sizeof name);
-    CHECK(pack_name_is_valid((struct span){ name, PACK_NAME_MAX }));
-    CHECK(!pack_name_is_valid((struct span){ name, PACK_NAME_MAX + 1 }));
-    CHECK(!pack_name_is_valid((struct span){ "a\0b", 3 }));
-    CHECK(pack_version_is_valid(SPAN("1.0.0-RC.1+build_7")));
-    CHECK(!pack_version_is_valid(SPAN("../1")));
-    CHECK(!pack_version_is_valid(SPAN(".1")));
-    CHECK(!pack_version_is_valid((struct span){ name, PACK_VERSION_MAX + 1 }));
+    CHECK(manifest_is_pack((struct span){ name, PACK_NAME_MAX }));
+    CHECK(!manifest_is_pack((struct span){ name, PACK_NAME_MAX + 1 }));
+    CHECK(!manifest_is_pack((struct span){ "a\0b", 3 }));
+    CHECK(manifest_is_version(SPAN("1.0.0-RC.1+build_7")));
+    CHECK(!manifest_is_version(SPAN("../1")));
+    CHECK(!manifest_is_version(SPAN(".1")));
+    CHECK(!manifest_is_version((struct span){ name, PACK_VERSION_MAX + 1 }));
 }
 
 /* ---- which version is active ---------------------------------------------------------------- */

@@ -236,7 +236,8 @@ static void check_condition(const struct answer *answer, const struct condition_
     CHECK_EQ_STR(answer_header(answer, "ETag"), tag);
     CHECK_EQ_STR(answer_header(answer, "Last-Modified"), date);
     CHECK_EQ_STR(answer_header(answer, "Cache-Control"), "public, max-age=60, must-revalidate");
-    CHECK_EQ_STR(answer_header(answer, "Vary"), version->gzip.there ? "Accept-Encoding" : NULL);
+    CHECK_EQ_STR(
+        answer_header(answer, "Vary"), version->variants[1].there ? "Accept-Encoding" : NULL);
     CHECK(answer_header(answer, "Date") != NULL);
     if (status == 304)
         CHECK(answer->body_size == 0 && answer_header(answer, "Content-Type") == NULL);
@@ -274,7 +275,8 @@ TEST(download, conditions_and_ranges_are_those_of_the_standard)
     site_open();
     index = site_add(11, 1000);
     check_conditions(index);
-    add_variant(index, &site.versions[index].gzip, 12, 500, &gzip); /* not for who did not ask */
+    add_variant(
+        index, &site.versions[index].variants[1], 12, 500, &gzip); /* not for who did not ask */
     check_conditions(index);
     free(gzip);
     site_close();
@@ -455,14 +457,14 @@ TEST(download, coding_is_chosen_by_the_client_and_has_its_own_tag)
 
     site_open();
     index = site_add(9, MIDDLE);
-    add_variant(index, &site.versions[index].zstd, 100, 100000, &zstd);
-    add_variant(index, &site.versions[index].gzip, 101, 120, &gzip);
+    add_variant(index, &site.versions[index].variants[0], 100, 100000, &zstd);
+    add_variant(index, &site.versions[index].variants[1], 101, 120, &gzip);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const unsigned char *right = rows[i].coding == 1   ? zstd
                                      : rows[i].coding == 2 ? gzip
                                                            : site.bytes[index];
-        const char *hex = rows[i].coding == 1   ? site.versions[index].zstd.sha256_hex
-                          : rows[i].coding == 2 ? site.versions[index].gzip.sha256_hex
+        const char *hex = rows[i].coding == 1   ? site.versions[index].variants[0].sha256_hex
+                          : rows[i].coding == 2 ? site.versions[index].variants[1].sha256_hex
                                                 : site.versions[index].sha256_hex;
 
         result = take(url(index), rows[i].accept, right);
@@ -509,7 +511,7 @@ TEST(download, resume_by_date_never_mixes_codings)
     snprintf(header, sizeof header,
         "Accept-Encoding: gzip\r\nRange: bytes=100000-\r\nIf-Range: %s\r\n",
         result_header(&result, "Last-Modified"));
-    add_variant(index, &site.versions[index].gzip, 101, 200000, &gzip); /* meanwhile */
+    add_variant(index, &site.versions[index].variants[1], 101, 200000, &gzip); /* meanwhile */
     result = take(url(index), header, gzip);
     CHECK_EQ_INT(result.status, 200);
     CHECK_EQ_STR(result_header(&result, "Content-Encoding"), "gzip");

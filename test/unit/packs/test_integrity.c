@@ -34,7 +34,6 @@ static struct {
     struct objects_site files;
     struct tr_system *system;
     struct integrity *integrity;
-    struct hash_source objects_source;
     tr_sender looker;
     tr_sender supervisor;
 } site;
@@ -49,9 +48,8 @@ static void site_open(const struct integrity_options *options, uint32_t threads)
             &(struct tr_system_options){ .workers = 2, .blocking_threads = threads, .quiet = true },
             &site.system),
         0);
-    site.objects_source = hash_source_of(site.files.objects);
     if (mine.source.open == NULL)
-        mine.source = site.objects_source;
+        mine.source = hash_source_of(site.files.objects);
     mine.supervisor = site.supervisor = tree_create(site.system);
     CHECK_EQ_INT(integrity_start(site.system, &mine, &site.integrity), 0);
     CHECK_EQ_INT(
@@ -135,7 +133,7 @@ static bool is_warm(const struct object *object)
 
 static int64_t hashes(void)
 {
-    return metric_get(&pack_hashes_total);
+    return metric_get(&hasher_metrics[HASHES]);
 }
 
 /* ---- a source that stops in the middle ------------------------------------------------------ */
@@ -148,19 +146,14 @@ static struct {
     int reading, reading_most; /* at the gate */
 } gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-static int gated_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
+static int gated_open(
+    const struct objects *objects, const char *hex, int *ret_fd, struct file_identity *ret)
 {
-    (void)data;
-    return site.objects_source.open(site.files.objects, hex, ret_fd, ret);
+    (void)objects;
+    return objects_open_file(site.files.objects, hex, ret_fd, ret);
 }
 
-static int gated_identify(void *data, int fd, struct file_identity *ret)
-{
-    (void)data;
-    return file_identify(fd, ret);
-}
-
-static int gated_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+static int gated_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
 {
     int number;
 
@@ -174,18 +167,11 @@ static int gated_read(void *data, int fd, uint64_t offset, void *bytes, size_t s
         pthread_cond_wait(&gate.changed, &gate.lock);
     gate.reading--;
     pthread_mutex_unlock(&gate.lock);
-    (void)data;
-    return site.objects_source.read(site.files.objects, fd, offset, bytes, size, ret);
-}
-
-static void gated_close(void *data, int fd)
-{
-    (void)data;
-    close(fd);
+    return file_read(fd, offset, bytes, size, ret);
 }
 
 static const struct hash_source gated_source = {
-    .open = gated_open, .identify = gated_identify, .read = gated_read, .close = gated_close
+    .open = gated_open, .identify = file_identify, .read = gated_read, .close = close
 };
 
 static void gate_set(bool is_shut)
@@ -334,6 +320,13 @@ TEST(integrity, no_more_files_are_hashed_at_once_than_allowed)
 
 /* ---- invalidation --------------------------------------------------------------------------- */
 
+static int clear(void)
+{
+    struct integrity_message message = { .kind = INTEGRITY_CLEAR };
+
+    return tr_tell(integrity_sender(site.integrity), &message, sizeof message);
+}
+
 TEST(integrity, invalidated_file_is_hashed_again)
 {
     struct object object, other;
@@ -347,7 +340,7 @@ TEST(integrity, invalidated_file_is_hashed_again)
     CHECK_EQ_INT(query(&object), PACK_VERIFIED);
     CHECK_EQ_INT(hashes(), 3);
     CHECK(is_warm(&other));
-    CHECK_EQ_INT(integrity_clear(site.integrity), 0);
+    CHECK_EQ_INT(clear(), 0);
     CHECK_EQ_INT(query(&other), PACK_VERIFIED);
     CHECK_EQ_INT(query(&object), PACK_VERIFIED);
     CHECK_EQ_INT(hashes(), 5);
@@ -366,8 +359,7 @@ static void check_late_insert(bool is_clear)
     gate_set(true);
     before = query_later(&object);
     gate_wait(1);
-    CHECK_EQ_INT(
-        is_clear ? integrity_clear(site.integrity) : integrity_invalidate(site.integrity, 9), 0);
+    CHECK_EQ_INT(is_clear ? clear() : integrity_invalidate(site.integrity, 9), 0);
     after = query_later(&object);
     gate_wait(2); /* the second has begun while the first is under way */
     gate_let(1);
@@ -525,38 +517,37 @@ static _Atomic int swapped[CHANGES]; /* how often */
 
 static _Thread_local struct swap *hashing; /* on the blocking pool: the swap whose file is open */
 
-static int swapped_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
+static int swapped_open(
+    const struct objects *objects, const char *hex, int *ret_fd, struct file_identity *ret)
 {
-    (void)data;
+    (void)objects;
     hashing = NULL;
     for (int i = 0; i < SWAPPERS; i++)
         if (strcmp(swaps[i].object.hex, hex) == 0)
             hashing = &swaps[i];
-    return site.objects_source.open(site.files.objects, hex, ret_fd, ret);
+    return objects_open_file(site.files.objects, hex, ret_fd, ret);
 }
 
 /* The first half as it was, then the change, then the rest as it is: a file in one read, so every
  * hash is of a file that changes under it. */
-static int swapped_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+static int swapped_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
 {
     size_t first = 0, rest = 0;
     int rc = 0;
 
-    (void)data;
     if (hashing != NULL && atomic_exchange(&hashing->is_due, false)) {
-        rc = site.objects_source.read(site.files.objects, fd, offset, bytes, size / 2, &first);
+        rc = file_read(fd, offset, bytes, size / 2, &first);
         CHECK(rc == 0 && first == size / 2);
         change(&hashing->object, hashing->change, hashing->where);
         atomic_fetch_add(&swapped[hashing->change], 1);
     }
-    rc = site.objects_source.read(
-        site.files.objects, fd, offset + first, (char *)bytes + first, size - first, &rest);
+    rc = file_read(fd, offset + first, (char *)bytes + first, size - first, &rest);
     *ret = first + rest;
     return rc;
 }
 
 static const struct hash_source swapped_source = {
-    .open = swapped_open, .identify = gated_identify, .read = swapped_read, .close = gated_close
+    .open = swapped_open, .identify = file_identify, .read = swapped_read, .close = close
 };
 
 /* A warm file has all of the right bytes. */
@@ -672,7 +663,7 @@ TEST(integrity, progress_of_a_hash_is_seen_while_it_runs)
 
         gate_let(done);
         gate_wait_reads(done + 1); /* between two reads */
-        CHECK_EQ_INT(metric_get(&pack_hashed_bytes_total), (int64_t)done * READ);
+        CHECK_EQ_INT(metric_get(&hasher_metrics[HASHED_BYTES]), (int64_t)done * READ);
         snprintf(expected_text, sizeof expected_text,
             "0 files open, 0 known to be bad, 1 being hashed; %s: %d of %d bytes hashed",
             object.hex, done * READ, LONG);
@@ -681,7 +672,7 @@ TEST(integrity, progress_of_a_hash_is_seen_while_it_runs)
     }
     gate_set(false);
     CHECK_EQ_INT(answer(&future), PACK_VERIFIED);
-    CHECK_EQ_INT(metric_get(&pack_hashed_bytes_total), LONG);
+    CHECK_EQ_INT(metric_get(&hasher_metrics[HASHED_BYTES]), LONG);
     free(object.bytes);
     site_close();
 }
@@ -690,19 +681,16 @@ TEST(integrity, progress_of_a_hash_is_seen_while_it_runs)
 
 static _Atomic int failing_read; /* counts down; the one that makes it 0 fails */
 
-static int failing_source_read(
-    void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+static int failing_source_read(int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
 {
-    (void)data;
     if (atomic_fetch_sub(&failing_read, 1) == 1)
         return TR_EIO;
-    return site.objects_source.read(site.files.objects, fd, offset, bytes, size, ret);
+    return file_read(fd, offset, bytes, size, ret);
 }
 
-static const struct hash_source failing_source = { .open = gated_open,
-    .identify = gated_identify,
-    .read = failing_source_read,
-    .close = gated_close };
+static const struct hash_source failing_source = {
+    .open = gated_open, .identify = file_identify, .read = failing_source_read, .close = close
+};
 
 TEST(integrity, file_of_which_a_read_fails_is_unreadable_until_it_is_read)
 {

@@ -158,8 +158,8 @@ TEST(objects, no_name_of_two_hundred_leads_out)
             "%s is taken for the name of an object", names[i]);
         CHECK_MSG(objects_open_incoming(site.objects, names[i], true, &fd) == TR_EINVAL,
             "%s is taken for the name of an upload", names[i]);
-        CHECK_EQ_INT(objects_remove(site.objects, names[i]), TR_EINVAL);
-        CHECK_EQ_INT(objects_remove_incoming(site.objects, names[i]), TR_EINVAL);
+        CHECK_EQ_INT(objects_remove(site.objects, OBJECTS_COMPLETE, names[i]), TR_EINVAL);
+        CHECK_EQ_INT(objects_remove(site.objects, OBJECTS_INCOMING, names[i]), TR_EINVAL);
         /* The second wall alone. */
         fd = -1;
         if (file_open_beneath(folder, names[i], O_RDONLY, 0, &fd) == 0) {
@@ -229,7 +229,7 @@ TEST(objects, kept_upload_is_a_read_only_object)
     CHECK_EQ_INT(fstat(object, &status), 0);
     CHECK_EQ_INT(status.st_mode & 07777, 0440);
     close(object);
-    CHECK_EQ_INT(objects_remove(site.objects, hex), 0);
+    CHECK_EQ_INT(objects_remove(site.objects, OBJECTS_COMPLETE, hex), 0);
     CHECK_EQ_INT(objects_open_file(site.objects, hex, &object, &identity), TR_ENOENT);
     objects_site_close(&site);
 }
@@ -286,8 +286,8 @@ TEST(objects, lists_objects_and_uploads)
     snprintf(path, sizeof path, "%s/packs/objects/!", site.path);
     put_file(path, "", 0);
     CHECK_EQ_INT(objects_each(site.objects, OBJECTS_COMPLETE, count_name, objects), TR_EIO);
-    CHECK_EQ_INT(objects_remove_incoming(site.objects, id), 0);
-    CHECK_EQ_INT(objects_remove_incoming(site.objects, id), TR_ENOENT);
+    CHECK_EQ_INT(objects_remove(site.objects, OBJECTS_INCOMING, id), 0);
+    CHECK_EQ_INT(objects_remove(site.objects, OBJECTS_INCOMING, id), TR_ENOENT);
     objects_site_close(&site);
 }
 

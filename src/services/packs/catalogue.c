@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "services/packs/edit.h"
+#include "services/packs/integrity.h"
 #include "support/log.h"
 #include "support/metric.h"
 
@@ -259,8 +260,8 @@ static void on_reloaded(struct catalogue *catalogue, int rc)
     struct edit *edit = catalogue->edit;
 
     tr_assert(edit != NULL);
-    if (edit->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
-        catalogue->packs->on_invalidated(catalogue->packs, edit->invalidated);
+    if (edit->invalidated != 0 && catalogue->packs->integrity != NULL)
+        (void)integrity_invalidate(catalogue->packs->integrity, edit->invalidated);
     if (rc < 0) /* stored, but not visible yet: a repeated request finds it done */
         catalogue_refuse(catalogue, 504, "database", "");
     else

@@ -575,11 +575,6 @@ void objects_stop(struct packs *packs)
     objects_close(&packs->objects);
 }
 
-static void on_invalidated(struct packs *packs, int64_t version_id)
-{
-    (void)integrity_invalidate(packs->integrity, version_id);
-}
-
 int downloads_start(struct packs *packs, char *why, size_t why_size)
 {
     struct integrity_options options = { .source = hash_source_of(packs->objects),
@@ -600,14 +595,11 @@ int downloads_start(struct packs *packs, char *why, size_t why_size)
         packs->download_rate = download_rate_create(packs->settings.requests_per_address);
         rc = packs->download_rate == NULL ? TR_ENOMEM : 0;
     }
-    if (rc == 0)
-        packs->on_invalidated = on_invalidated;
     return rc;
 }
 
 void downloads_stop(struct packs *packs)
 {
-    packs->on_invalidated = NULL;
     transfers_stop(&packs->transfers);
     integrity_stop(&packs->integrity);
     download_rate_destroy(&packs->download_rate);

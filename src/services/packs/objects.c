@@ -132,7 +132,7 @@ static bool is_name(enum objects_folder which, const char *name)
 static int open_regular(const struct objects *objects, enum objects_folder which, const char *name,
     int flags, int *ret_fd, struct file_identity *ret_identity)
 {
-    int fd, rc;
+    int fd = -1, rc;
 
     if (!is_name(which, name))
         return TR_EINVAL;

@@ -98,7 +98,7 @@ bool put_manifests(struct packs_read *read)
             continue;
         json_put_object(&read->writer, NULL);
         put_offer_members(&read->writer, pack->active);
-        pack_put_manifest(&read->writer, pack, pack->active);
+        pack_put_manifest(&read->writer, pack->active);
         json_put_end(&read->writer);
     }
     json_put_end(&read->writer);
@@ -113,7 +113,7 @@ bool put_version_manifest(struct packs_read *read)
         return false;
     put_offer_members(&read->writer, version);
     json_put_text(&read->writer, "type", version->type);
-    pack_put_manifest(&read->writer, version->pack, version);
+    pack_put_manifest(&read->writer, version);
     return true;
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/packs/pack_manifest.h"
 
-#include <stdio.h>
-
 #include "crypto/encoding.h"
 
 /* Rows are in the order of their statements: the last statement about a key counts. */
@@ -20,14 +18,13 @@ void pack_keys_gather(const struct pack *pack, struct manifest_keys *ret_keys)
     }
 }
 
-void pack_version_expected(
-    const struct pack *pack, const struct pack_version *version, struct manifest *ret_expected)
+void pack_version_expected(const struct pack_version *version, struct manifest *ret_expected)
 {
     *ret_expected = (struct manifest){ .size = version->size };
-    (void)snprintf(ret_expected->pack, sizeof ret_expected->pack, "%s", pack->name);
-    (void)snprintf(ret_expected->version, sizeof ret_expected->version, "%s", version->version);
-    (void)snprintf(ret_expected->type, sizeof ret_expected->type, "%s", version->type);
-    (void)snprintf(ret_expected->sha256, sizeof ret_expected->sha256, "%s", version->sha256_hex);
+    packs_copy(ret_expected->pack, span_of(version->pack_name));
+    packs_copy(ret_expected->version, span_of(version->version));
+    packs_copy(ret_expected->type, span_of(version->type));
+    packs_copy(ret_expected->sha256, span_of(version->sha256_hex));
 }
 
 int pack_signature_decode(struct span text, uint8_t ret_signature[PACK_SIGNATURE_BYTES])
@@ -68,17 +65,16 @@ static void put_keys(struct json_writer *writer, const struct pack *pack)
     json_put_end(writer);
 }
 
-void pack_put_manifest(
-    struct json_writer *writer, const struct pack *pack, const struct pack_version *version)
+void pack_put_manifest(struct json_writer *writer, const struct pack_version *version)
 {
-    if (version == NULL || version->manifest.size == 0) {
+    if (version->manifest.size == 0) {
         json_put_null(writer, "manifest");
         json_put_null(writer, "signature");
     } else {
         json_put_string(writer, "manifest", version->manifest);
         put_signature(writer, version->signature);
     }
-    put_keys(writer, pack);
+    put_keys(writer, version->pack);
 }
 
 void pack_put_keys(struct json_writer *writer, const struct pack *pack)

@@ -32,9 +32,6 @@ struct packs {
     struct tr_snapshot *view;
     tr_sender catalogue;
     _Atomic bool is_catalogue_behind;
-    /* Called in the catalogue's turn after the COMMIT of an edit that disabled a version, before the
-     * edit is answered. NULL: no call. */
-    void (*on_invalidated)(struct packs *packs, int64_t version_id);
 
     tr_sender uploads; /* upload.h */
 

@@ -134,7 +134,7 @@ static bool plan_signature(struct edit *edit, const struct pack *pack,
         return edit->status == 0;
     }
     pack_keys_gather(pack, &keys);
-    pack_version_expected(pack, version, &expected);
+    pack_version_expected(version, &expected);
     rc = manifest_check(text, edit->values[SIGNATURE].text, &keys, &expected, &manifest, &refusal);
     if (rc == TR_ENOMEM)
         edit_refuse(edit, 503, "memory", "");

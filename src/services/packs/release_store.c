@@ -189,12 +189,10 @@ const struct edit_kind remove_artifact_edit = { .action = "remove_artifact",
 
 /* ---- validate and publish ------------------------------------------------------------------- */
 
-/* Report why a draft cannot be published. `writer` may be NULL. */
+/* Report why a draft cannot be published. */
 static uint32_t put_failure(
     struct json_writer *writer, const char *reason, const char *member, struct span subject)
 {
-    if (writer == NULL)
-        return 1;
     json_put_object(writer, NULL);
     json_put_text(writer, "reason", reason);
     if (subject.at != NULL)
@@ -229,11 +227,12 @@ static uint32_t put_missing_roles(struct json_writer *writer, const struct relea
 }
 
 /* Check whether a draft can be published: count the failures, and write them. */
-static uint32_t release_validate(struct json_writer *writer, const struct release *release)
+static uint32_t put_failures(struct json_writer *writer, const struct release *release)
 {
     uint32_t count = 0;
 
     tr_assert(release->state == RELEASE_DRAFT);
+    json_put_array(writer, "failures");
     if (release->artifact_count == 0)
         count += put_failure(writer, "no_artifacts", NULL, (struct span){ NULL, 0 });
     count += put_missing_roles(writer, release);
@@ -246,15 +245,6 @@ static uint32_t release_validate(struct json_writer *writer, const struct releas
         else if (pack->title[0] == '\0')
             count += put_failure(writer, "package_metadata_missing", "package_id", name);
     }
-    return count;
-}
-
-static uint32_t put_failures(struct json_writer *writer, const struct release *release)
-{
-    uint32_t count;
-
-    json_put_array(writer, "failures");
-    count = release_validate(writer, release);
     json_put_end(writer);
     return count;
 }
@@ -273,20 +263,23 @@ bool put_validation(struct packs_read *read)
     return release != NULL && release->state == RELEASE_DRAFT;
 }
 
-/* Refuse with 422 and the list of failures, in the form of every error. */
-static void refuse_invalid(struct edit *edit, const struct release *release)
+/* Returns false after refusing with 422 and the list of failures, in the form of every error. */
+static bool plan_valid(struct edit *edit, const struct release *release)
 {
+    static const char text[] = "The release cannot be published; failures says what to change.";
     struct json_writer writer = json_writer(&edit->answer);
+    uint32_t count;
 
-    edit_refuse(edit, 422, "ReleaseInvalid",
-        "The release cannot be published; failures says what to change.");
     json_put_object(&writer, NULL);
-    json_put_text(&writer, "error", edit->label);
-    json_put_text(&writer, "message", edit->text);
-    (void)put_failures(&writer, release);
+    json_put_text(&writer, "error", "ReleaseInvalid");
+    json_put_text(&writer, "message", text);
+    count = put_failures(&writer, release);
     json_put_end(&writer);
-    if (json_writer_end(&writer) < 0)
-        buffer_free(&edit->answer); /* the error then goes out without the list */
+    if (json_writer_end(&writer) < 0 || count == 0)
+        buffer_free(&edit->answer); /* out of memory the error goes out without the list */
+    if (count > 0)
+        edit_refuse(edit, 422, "ReleaseInvalid", text);
+    return count == 0;
 }
 
 static void add_pin(
@@ -304,12 +297,8 @@ static void plan_publish_release(
 {
     const struct release *release = find_draft(edit, view);
 
-    if (release == NULL)
+    if (release == NULL || !plan_valid(edit, release))
         return;
-    if (release_validate(NULL, release) > 0) {
-        refuse_invalid(edit, release);
-        return;
-    }
     UNIT_STEP(unit, &publish_row, 1, VALUE_CHARS(release->id), VALUE_INT(view->release_place_next),
         VALUE_INT(edit->now_ms));
     for (uint32_t i = 0; i < release->artifact_count; i++)

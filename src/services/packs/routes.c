@@ -8,16 +8,8 @@
 
 enum { NO_BODY = 0, SMALL = 16 << 10, MEDIUM = 256 << 10, FIRST_FOR_ADMINS = 13 };
 
-#define ANYBODY                                                                                    \
-    &(const struct auth_demand)                                                                    \
-    {                                                                                              \
-        .anonymous = true, .session = true                                                         \
-    }
-#define ADMINISTRATOR                                                                              \
-    &(const struct auth_demand)                                                                    \
-    {                                                                                              \
-        .session = true, .role = "admin"                                                           \
-    }
+static const struct auth_demand anybody = { .anonymous = true, .session = true };
+static const struct auth_demand administrator = { .session = true, .role = "admin" };
 
 #define ROUTE(method_, path_, handle_, body_max_, ...)                                             \
     {                                                                                              \
@@ -29,7 +21,7 @@ enum { NO_BODY = 0, SMALL = 16 << 10, MEDIUM = 256 << 10, FIRST_FOR_ADMINS = 13 
     {                                                                                              \
         put_, cache_                                                                               \
     }
-#define FOR_ADMINS .gate = auth_gate, .demand = ADMINISTRATOR
+#define FOR_ADMINS .gate = auth_gate, .demand = &administrator
 
 /* Calls that read the view, of everybody and of administrators. */
 #define OPEN_READ(path_, put_)                                                                     \
@@ -37,9 +29,9 @@ enum { NO_BODY = 0, SMALL = 16 << 10, MEDIUM = 256 << 10, FIRST_FOR_ADMINS = 13 
         .flags = HTTP_ROUTE_ALWAYS)
 #define PUBLIC_READ(method_, path_, put_, cache_, body_max_)                                       \
     ROUTE(method_, path_, packs_read_call, body_max_, READS(put_, cache_), .gate = auth_gate,      \
-        .demand = ANYBODY)
+        .demand = &anybody)
 #define DOWNLOAD(path_)                                                                            \
-    ROUTE(HTTP_GET, path_, api_download, NO_BODY, .gate = download_gate, .demand = ANYBODY,        \
+    ROUTE(HTTP_GET, path_, api_download, NO_BODY, .gate = download_gate, .demand = &anybody,       \
         .flags = HTTP_ROUTE_LONG)
 #define ADMIN_READ(method_, path_, put_, body_max_, flags_)                                        \
     ROUTE(method_, path_, packs_read_call, body_max_, READS(put_, READ_PLAIN), FOR_ADMINS,         \

@@ -61,9 +61,8 @@ struct transfers {
     struct base_siphash_key
         key; /* of the hash; random, so that clients cannot choose names that collide */
     _Atomic uint64_t id;
-    pthread_mutex_t lock; /* of the list; held for a few steps, and at most for one page of it */
-    struct transfer *first,
-        **last; /* as they began to wait, which is nearly the order of the ids */
+    pthread_mutex_t lock;           /* of the list; only a call of an administrator walks it */
+    struct transfer *first, **last; /* in the order in which they began to wait: nearly by id */
     _Atomic uint64_t words[TABLE_SIZE];
 };
 

@@ -23,7 +23,7 @@ enum mxclient_need {
     MXCLIENT_NEED_QUERY,   /* mxclient_devices_query, for members whose devices are outdated */
     MXCLIENT_NEED_CLAIM,   /* `request` claims one-time keys */
     MXCLIENT_NEED_SHARE,   /* `request` shares the session; send it after the unit's COMMIT */
-    MXCLIENT_NEED_ANSWER,  /* a request of this room is under way */
+    MXCLIENT_NEED_ANSWER,  /* a request of this room, or for its devices, is under way */
     MXCLIENT_NEED_TRUST,   /* policy halt: a member's device is not verified */
 };
 

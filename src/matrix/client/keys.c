@@ -62,7 +62,7 @@ static bool keys_fallback_is_due(const struct mxclient_keys *keys, int64_t now_m
         return true;
     if (!key.is_published)
         return false;
-    return age >= MXCLIENT_FALLBACK_LIFE_MS ||
+    return age < 0 || age >= MXCLIENT_FALLBACK_LIFE_MS || /* below 0: the clock went back */
            (keys->fallback_is_used && age >= MXCLIENT_FALLBACK_KEEP_MS);
 }
 

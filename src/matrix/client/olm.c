@@ -127,6 +127,13 @@ bool mxclient_olm_is_ready(const struct mxclient *client, const struct mxclient_
     return peer != NULL && peer->count > 0 && !peer->is_wedged;
 }
 
+bool mxclient_olm_has_session(const struct mxclient *client, const struct mxclient_device *device)
+{
+    const struct mxclient_peer *peer = olm_peer(client, &device->identity_key);
+
+    return peer != NULL && peer->count > 0;
+}
+
 int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *device,
     const struct mx_key *one_time_key, int64_t now_ms)
 {
@@ -340,8 +347,10 @@ int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql
     if (client->is_unwedging)
         return 0;
     while (count < MXCLIENT_SHARES_PER_REQUEST && olm_next(client, &walk))
-        if (walk.peer->is_wedged && now_ms >= walk.peer->next_claim_ms)
+        if (walk.peer->is_wedged && !walk.peer->is_claiming && now_ms >= walk.peer->next_claim_ms) {
+            walk.peer->is_claiming = walk.peer->is_unwedging = true;
             places[count++] = walk.place;
+        }
     if (count > 0) {
         mxclient_claim_request(request, places, count);
         client->is_unwedging = true;
@@ -363,8 +372,9 @@ int mxclient_unwedge_claimed(struct mxclient *client, const struct json *answer,
         struct mx_key key;
         int rc;
 
-        if (!walk.peer->is_wedged)
+        if (!walk.peer->is_unwedging)
             continue;
+        walk.peer->is_claiming = walk.peer->is_unwedging = false;
         rc = mxclient_claim_read(answer, walk.place, &walk.at->signing_key, &key);
         if (rc == 0)
             rc = mxclient_olm_start(client, walk.at, &key, now_ms);
@@ -506,7 +516,8 @@ static void olm_unwedge(struct mxclient *client, const struct olm_message *messa
 
     client->undecrypted++;
     if (device == NULL || device->is_deleted ||
-        (device->unwedged_ms != 0 && now_ms - device->unwedged_ms < MXCLIENT_UNWEDGE_MS))
+        (device->unwedged_ms != 0 && now_ms >= device->unwedged_ms &&
+            now_ms - device->unwedged_ms < MXCLIENT_UNWEDGE_MS))
         return;
     peer = mxclient_olm_peer(client, device);
     if (peer == NULL)

@@ -30,6 +30,8 @@ struct mxclient_peer {
     struct mxclient_olm sessions[MXCLIENT_OLM_PER_DEVICE];
     uint32_t count;
     bool is_wedged;        /* needs a new session */
+    bool is_claiming;      /* a claim for it is under way */
+    bool is_unwedging;     /* that claim is the one for wedged sessions */
     bool needs_dummy;      /* has one in place of a wedged one: a message must tell the peer */
     int64_t next_claim_ms; /* the server had no key for it */
 };
@@ -41,8 +43,10 @@ struct mxclient_peer *mxclient_olm_peer(
 /* Take a stored row. Fails like mx_olm_unpickle. */
 int mxclient_olm_load(struct mxclient *client, const struct mxstore_olm *row);
 
-/* Return whether there is a session to send over. */
+/* Return whether there is a session to send over, and no reason to replace it. */
 bool mxclient_olm_is_ready(const struct mxclient *client, const struct mxclient_device *device);
+/* Return whether there is a session, though it may be wedged. */
+bool mxclient_olm_has_session(const struct mxclient *client, const struct mxclient_device *device);
 /* Start a session with a claimed key; stored by the first message. MX_EKEY, TR_ENOMEM. */
 int mxclient_olm_start(struct mxclient *client, const struct mxclient_device *device,
     const struct mx_key *one_time_key, int64_t now_ms);

@@ -189,7 +189,9 @@ static enum mxclient_verdict request_verdict(
     if (outcome->status == 401 && (request_is_errcode(outcome, "M_UNKNOWN_TOKEN") ||
                                       request_is_errcode(outcome, "M_MISSING_TOKEN")))
         return MXCLIENT_TOKEN;
-    if (outcome->error != 0 && (outcome->status == 0 || outcome->status == 200))
+    /* A cut 401 may have been about the token: it must not end what the request was for. */
+    if (outcome->error != 0 &&
+        (outcome->status == 0 || outcome->status == 200 || outcome->status == 401))
         return request_verdict_unknown(request);
     if (outcome->status >= 500 || outcome->status == 408)
         return request_verdict_unknown(request);

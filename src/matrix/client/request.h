@@ -37,6 +37,10 @@ enum mxclient_retry {
     X(TO_DEVICE, PUT, "/_matrix/client/v3/sendToDevice/{}/{}", FOREVER, 30000, 64, true)           \
     X(MESSAGES, GET, "/_matrix/client/v3/rooms/{}/messages", FOREVER, 60000, 32768, true)          \
     X(MEMBERS, GET, "/_matrix/client/v3/rooms/{}/members", FOREVER, 60000, 65536, true)            \
+    X(CREATE_ROOM, POST, "/_matrix/client/v3/createRoom", NEVER, 60000, 64, true)                  \
+    X(INVITE, POST, "/_matrix/client/v3/rooms/{}/invite", BUDGET, 30000, 64, true)                 \
+    X(JOIN, POST, "/_matrix/client/v3/join/{}", BUDGET, 60000, 64, true)                           \
+    X(LEAVE, POST, "/_matrix/client/v3/rooms/{}/leave", BUDGET, 30000, 64, true)                   \
     X(KEYS_UPLOAD, POST, "/_matrix/client/v3/keys/upload", FOREVER, 30000, 64, true)               \
     X(KEYS_QUERY, POST, "/_matrix/client/v3/keys/query", FOREVER, 60000, 65536, true)              \
     X(KEYS_CLAIM, POST, "/_matrix/client/v3/keys/claim", BUDGET, 30000, 16384, true)

@@ -173,8 +173,10 @@ int mxclient_room_take_state(
     struct mxclient_room *room, const struct mxclient_event *event, bool is_limited)
 {
     tr_assert(event->state_key.at != NULL);
-    if (span_is(event->type, "m.room.member"))
+    if (span_is(event->type, "m.room.member")) {
+        room->member_changes++;
         return rooms_take_member(room, event, is_limited);
+    }
     if (event->state_key.size != 0)
         return 0;
     if (span_is(event->type, "m.room.encryption"))
@@ -213,4 +215,70 @@ int mxclient_room_take_members(struct mxclient_room *room, const struct json *bo
             rc = rooms_take_member(room, &event, false);
     room->has_members = room->has_members || rc == 0;
     return rc;
+}
+
+/* ---- requests --------------------------------------------------------------------------------- */
+
+static void rooms_put_state(struct json_writer *writer, const char *type)
+{
+    json_put_object(writer, NULL);
+    json_put_text(writer, "type", type);
+    json_put_text(writer, "state_key", "");
+    json_put_object(writer, "content");
+}
+
+void mxclient_room_create_request(
+    struct span name, struct span user_id, struct mxclient_request *request)
+{
+    struct json_writer writer;
+
+    mxclient_request_init(request, MXCLIENT_CREATE_ROOM, NULL);
+    writer = json_writer(&request->body);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "preset", "private_chat");
+    if (name.at != NULL)
+        json_put_string(&writer, "name", name);
+    json_put_array(&writer, "invite");
+    if (user_id.at != NULL)
+        json_put_string(&writer, NULL, user_id);
+    json_put_end(&writer);
+    json_put_array(&writer, "initial_state");
+    rooms_put_state(&writer, "m.room.encryption");
+    json_put_text(&writer, "algorithm", "m.megolm.v1.aes-sha2");
+    json_put_end(&writer);
+    json_put_end(&writer);
+    rooms_put_state(&writer, "org.troupe.sync_room");
+    json_put_end(&writer);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    json_put_end(&writer);
+}
+
+void mxclient_room_invite_request(
+    struct span room_id, struct span user_id, struct mxclient_request *request)
+{
+    struct json_writer writer;
+
+    mxclient_request_init(request, MXCLIENT_INVITE, &room_id);
+    writer = json_writer(&request->body);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "user_id", user_id);
+    json_put_end(&writer);
+}
+
+static void rooms_put_empty_request(
+    enum mxclient_call call, struct span room_id, struct mxclient_request *request)
+{
+    mxclient_request_init(request, call, &room_id);
+    (void)buffer_text(&request->body, "{}");
+}
+
+void mxclient_room_join_request(struct span room_id, struct mxclient_request *request)
+{
+    rooms_put_empty_request(MXCLIENT_JOIN, room_id, request);
+}
+
+void mxclient_room_leave_request(struct span room_id, struct mxclient_request *request)
+{
+    rooms_put_empty_request(MXCLIENT_LEAVE, room_id, request);
 }

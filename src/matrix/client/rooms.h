@@ -49,6 +49,7 @@ struct mxclient_room {
     bool is_encrypted;
     bool is_sync_room;
     bool has_members;
+    uint32_t member_changes; /* member events of /sync so far: an answer of /members may be older */
     bool must_rotate;
     bool has_new_keys;      /* since held events were tried last */
     uint64_t devices_tried; /* the devices known then (mxclient_devices.added) */
@@ -59,6 +60,7 @@ struct mxclient_room {
     bool is_changed;       /* since the last mxclient_room_put */
     int64_t rotation_ms;
     int64_t rotation_messages;
+    int64_t next_send_ms;          /* sends wait until then: the server refused what they need */
     struct mxclient_index members; /* of struct mxclient_member; also those who left */
 };
 
@@ -83,6 +85,15 @@ void mxclient_room_members_request(
 /* Take its answer: the members are known then. The caller tracks them (mxclient_sync_track).
  * TR_EPROTO for an answer without a list, TR_ENOMEM. */
 int mxclient_room_take_members(struct mxclient_room *room, const struct json *body);
+/* Write the request that creates a private, encrypted room with the marker of a sync room, which
+ * invites a user at once if `user_id` is not absent. `name` may be absent. */
+void mxclient_room_create_request(
+    struct span name, struct span user_id, struct mxclient_request *request);
+/* Write the request that invites a user, joins or leaves. */
+void mxclient_room_invite_request(
+    struct span room_id, struct span user_id, struct mxclient_request *request);
+void mxclient_room_join_request(struct span room_id, struct mxclient_request *request);
+void mxclient_room_leave_request(struct span room_id, struct mxclient_request *request);
 void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership);
 /* Add the step that stores the room, if it has changed. */
 void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit);

@@ -92,7 +92,7 @@ void mxclient_send_forget(struct mxclient *client, struct mxclient_place place)
             send_share((struct mxclient_outbound *)client->outbounds.entries[i], place, false);
 
         if (share != NULL)
-            share->is_shared = false;
+            share->is_shared = share->is_sending = false; /* the message under way is lost too */
     }
 }
 
@@ -210,10 +210,11 @@ static bool send_lacks(
            (share == NULL || (!share->is_shared && !share->is_sending));
 }
 
-/* Write a claim for devices without an Olm session; false if none can be claimed for now. */
+/* Write a claim for devices without an Olm session: MXCLIENT_NEED_CLAIM. MXCLIENT_NEED_ANSWER: the
+ * claim for wedged sessions has to end first. */
 static int send_claim(struct mxclient *client, struct mxclient_room *room,
     struct mxclient_outbound *outbound, int64_t now_ms, struct mxclient_request *request,
-    bool *ret_is_needed)
+    enum mxclient_need *ret_need)
 {
     struct send_walk walk = { .client = client, .room = room };
     struct mxclient_place places[MXCLIENT_SHARES_PER_REQUEST];
@@ -227,12 +228,18 @@ static int send_claim(struct mxclient *client, struct mxclient_room *room,
         peer = mxclient_olm_peer(client, walk.device);
         if (peer == NULL)
             return TR_ENOMEM;
-        if (now_ms >= peer->next_claim_ms)
+        if (peer->is_claiming) {
+            *ret_need = MXCLIENT_NEED_ANSWER;
+            continue;
+        }
+        peer->is_claiming = now_ms >= peer->next_claim_ms;
+        if (peer->is_claiming)
             places[count++] = send_place(&walk);
     }
-    *ret_is_needed = count > 0;
-    if (count > 0)
+    if (count > 0) {
         mxclient_claim_request(request, places, count);
+        *ret_need = MXCLIENT_NEED_CLAIM;
+    }
     return 0;
 }
 
@@ -245,19 +252,22 @@ int mxclient_send_claimed(struct mxclient *client, const struct mxclient_room *r
     tr_assert(outbound != NULL && outbound->is_sharing);
     outbound->is_sharing = false;
     while (send_next_device(&walk)) {
+        struct mxclient_peer *peer = mxclient_olm_peer(client, walk.device);
         struct mx_key key;
         int rc;
 
-        if (!send_lacks(client, outbound, &walk) || mxclient_olm_is_ready(client, walk.device))
+        if (peer == NULL)
+            return TR_ENOMEM;
+        if (!peer->is_claiming || peer->is_unwedging)
             continue;
+        peer->is_claiming = false;
         rc = mxclient_claim_read(answer, send_place(&walk), &walk.device->signing_key, &key);
         if (rc == 0)
             rc = mxclient_olm_start(client, walk.device, &key, now_ms);
         if (rc == TR_ENOMEM)
             return rc;
         if (rc != 0)
-            mxclient_olm_peer(client, walk.device)->next_claim_ms =
-                now_ms + MXCLIENT_CLAIM_PAUSE_MS;
+            peer->next_claim_ms = now_ms + MXCLIENT_CLAIM_PAUSE_MS;
     }
     return 0;
 }
@@ -283,7 +293,8 @@ static int send_room_key(const struct mxclient_outbound *outbound, struct buffer
     return rc == 0 ? json_writer_end(&writer) : rc;
 }
 
-/* Share with the devices that lack the session and have an Olm session. */
+/* Share with the devices that lack the session and have an Olm session. One that seems wedged, and
+ * could not be replaced, is better than none. */
 static int send_put_shares(struct mxclient_batch *batch, struct mxclient_room *room,
     struct mxclient_outbound *outbound, struct span room_key)
 {
@@ -294,7 +305,7 @@ static int send_put_shares(struct mxclient_batch *batch, struct mxclient_room *r
         struct mxclient_share *share;
 
         if (!send_lacks(batch->client, outbound, &walk) ||
-            !mxclient_olm_is_ready(batch->client, walk.device))
+            !mxclient_olm_has_session(batch->client, walk.device))
             continue;
         rc =
             mxclient_batch_add(batch, send_place(&walk), walk.device, SPAN("m.room_key"), room_key);
@@ -385,13 +396,13 @@ int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, i
     if (rc != 0)
         return rc;
     outbound = send_outbound(client, room);
-    rc = send_claim(client, room, outbound, now_ms, request, &is_needed);
-    *ret_need = is_needed ? MXCLIENT_NEED_CLAIM : MXCLIENT_NEED_NOTHING;
-    if (rc == 0 && !is_needed) {
+    rc = send_claim(client, room, outbound, now_ms, request, ret_need);
+    if (rc == 0 && *ret_need == MXCLIENT_NEED_NOTHING) {
         rc = send_share_all(client, room, outbound, unit, request, &is_needed);
         *ret_need = is_needed ? MXCLIENT_NEED_SHARE : MXCLIENT_NEED_NOTHING;
     }
-    outbound->is_sharing = rc == 0 && is_needed;
+    outbound->is_sharing =
+        rc == 0 && (*ret_need == MXCLIENT_NEED_CLAIM || *ret_need == MXCLIENT_NEED_SHARE);
     return rc;
 }
 
@@ -429,15 +440,23 @@ static int send_encrypt(struct mxclient *client, struct mxclient_outbound *outbo
     return rc == 0 ? json_writer_end(&writer) : rc;
 }
 
+/* Return 0 for a JSON object. */
+static int send_parse(struct span content, struct json_doc *doc)
+{
+    int rc = json_parse_copy(doc, content, JSON_UNIQUE_KEYS);
+
+    if (rc == TR_ENOMEM)
+        return rc;
+    return rc == 0 && json_kind(json_root(doc)) == JSON_OBJECT ? 0 : TR_EINVAL;
+}
+
 static int send_put_body(struct mxclient *client, struct mxclient_room *room,
     const struct mxclient_message *message, struct sql_unit *unit, struct buffer *out)
 {
     struct mxclient_outbound *outbound = send_outbound(client, room);
     struct json_doc doc = { 0 };
-    int rc = json_parse_copy(&doc, message->content, JSON_UNIQUE_KEYS);
+    int rc = send_parse(message->content, &doc);
 
-    if (rc != TR_ENOMEM && json_kind(json_root(&doc)) != JSON_OBJECT)
-        rc = TR_EINVAL;
     if (rc == 0 && !room->is_encrypted)
         rc = buffer_span(out, message->content);
     else if (rc == 0) {
@@ -465,33 +484,48 @@ int mxclient_send_again(const struct mxstore_outbox *row, struct mxclient_reques
     return rc;
 }
 
-int mxclient_send(struct mxclient *client, struct mxclient_room *room,
+int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
-    struct mxclient_request *request)
+    char txn[MXCLIENT_TXN_BYTES])
 {
-    struct buffer body = { .size_max = 64 << 10 };
-    char text[MXCLIENT_TXN_BYTES];
-    struct mxstore_outbox row;
+    struct json_doc doc = { 0 };
+    int rc;
+
+    if (room->membership != MXCLIENT_JOINED)
+        return TR_EACCES;
+    if (message->content.size > MXCLIENT_CONTENT_BYTES_MAX)
+        return MX_ETOOBIG;
+    rc = mxclient_is_id(message->type) ? send_parse(message->content, &doc) : TR_EINVAL;
+    json_doc_free(&doc);
+    if (rc != 0)
+        return rc;
+    mxstore_put(unit, MXSTORE_IS_outbox,
+        &(struct mxstore_outbox){ .txn_id = mxclient_session_txn(&client->session, txn),
+            .created_ms = now_ms,
+            .room_id = mxclient_id(&room->entry),
+            .type = message->type,
+            .content = message->content,
+            .sending = MXSTORE_PENDING });
+    return mxclient_session_put(&client->session, unit);
+}
+
+int mxclient_send(struct mxclient *client, struct mxclient_room *room,
+    const struct mxstore_outbox *row, struct sql_unit *unit, struct mxclient_request *request)
+{
+    struct buffer body = { .size_max = MXCLIENT_CONTENT_BYTES_MAX };
+    struct mxstore_outbox sealed = *row;
     int rc;
 
     tr_assert(room->membership == MXCLIENT_JOINED);
-    tr_assert(mxclient_is_id(message->type));
-    rc = send_put_body(client, room, message, unit, &body);
-    if (rc != 0) {
-        buffer_free(&body);
-        return rc == TR_ELIMIT ? MX_ETOOBIG : rc;
+    tr_assert(row->body.at == NULL && span_equal(row->room_id, mxclient_id(&room->entry)));
+    rc = send_put_body(
+        client, room, &(struct mxclient_message){ row->type, row->content }, unit, &body);
+    if (rc == 0) {
+        sealed.type = room->is_encrypted ? SPAN("m.room.encrypted") : row->type;
+        sealed.body = mxclient_span(&body);
+        mxstore_set_body(unit, row->txn_id, sealed.type, sealed.body);
+        rc = mxclient_send_again(&sealed, request);
     }
-    row = (struct mxstore_outbox){ .txn_id = mxclient_session_txn(&client->session, text),
-        .created_ms = now_ms,
-        .room_id = mxclient_id(&room->entry),
-        .type = room->is_encrypted ? SPAN("m.room.encrypted") : message->type,
-        .content = message->content,
-        .body = mxclient_span(&body),
-        .sending = MXSTORE_PENDING };
-    mxstore_put(unit, MXSTORE_IS_outbox, &row);
-    rc = mxclient_session_put(&client->session, unit);
-    if (rc == 0)
-        rc = mxclient_send_again(&row, request);
     buffer_free(&body);
-    return rc;
+    return rc == TR_ELIMIT ? MX_ETOOBIG : rc;
 }

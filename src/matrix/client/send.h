@@ -5,8 +5,8 @@
  * 1. No plaintext leaves for a room that was ever encrypted.
  * 2. The session goes to no device that the policy excludes, and to none that is deleted or blocked.
  *    A device that had it and is excluded now makes the session rotate before the next message.
- * 3. A ratchet is stored before its bytes leave: the unit has the session, the outbox row with the
- *    encrypted body and its transaction id.
+ * 3. A message is accepted with its transaction id, then encrypted. A ratchet is stored before its
+ *    bytes leave: one unit has the session and the encrypted body of the outbox row.
  * 4. A device counts as having the key after the 200 of the message alone: a crash before it shares
  *    again. */
 #ifndef MATRIX_CLIENT_SEND_H
@@ -17,6 +17,7 @@
 enum {
     MXCLIENT_SHARES_PER_REQUEST = 100,        /* devices in one sendToDevice */
     MXCLIENT_CLAIM_PAUSE_MS = 15 * 60 * 1000, /* for a device without a key to claim */
+    MXCLIENT_CONTENT_BYTES_MAX = 64 << 10,    /* as accepted, and as encrypted */
 };
 
 /* A device and the room's session. */
@@ -57,12 +58,17 @@ struct mxclient_message {
     struct span type;
     struct span content; /* JSON, an object */
 };
-/* Encrypt a message, add the steps that store its outbox row and the ratchet, and write the request
- * to send after the COMMIT. mxclient_send_prepare has just said MXCLIENT_NEED_NOTHING. TR_EINVAL for
- * a content that is no JSON object, MX_ETOOBIG, TR_ENOMEM. */
-int mxclient_send(struct mxclient *client, struct mxclient_room *room,
+/* Accept a message into the outbox: add its row, not encrypted yet, and the step that stores its
+ * transaction id. TR_EACCES: not a member; TR_EINVAL for a type or content that is not valid,
+ * MX_ETOOBIG, TR_ENOMEM. */
+int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
-    struct mxclient_request *request);
+    char txn[MXCLIENT_TXN_BYTES]);
+/* Encrypt an accepted message, add the steps that store its body and the ratchet, and write the
+ * request to send after the COMMIT. mxclient_send_prepare has just said MXCLIENT_NEED_NOTHING.
+ * TR_EINVAL for a content that is no JSON object, MX_ETOOBIG, TR_ENOMEM. */
+int mxclient_send(struct mxclient *client, struct mxclient_room *room,
+    const struct mxstore_outbox *row, struct sql_unit *unit, struct mxclient_request *request);
 /* Write the request of a stored outbox row, to send it again: the same body under the same
  * transaction id, so the server has it once. TR_ENOMEM, TR_ELIMIT. */
 int mxclient_send_again(const struct mxstore_outbox *row, struct mxclient_request *request);

@@ -219,6 +219,9 @@ static int sync_take_room(struct mxclient_intake *intake, struct span room_id,
     /* A filter may leave members out; without one the answer has the whole state of a new room. */
     if (is_new && membership == MXCLIENT_JOINED && intake->client->session.filter_id.size == 0)
         room->has_members = true;
+    /* With lazy members a gap may hide changes of members who sent nothing. */
+    if (intake->is_limited && intake->client->session.filter_id.size > 0)
+        room->has_members = false;
     rc = sync_take_state(
         intake, room, json_get(after != NULL ? after : json_get(value, "state"), "events"));
     /* The row of a new room must be there before its floor is lowered. Its events may encrypt it. */
@@ -270,13 +273,14 @@ static bool sync_is_empty(const struct json *body)
            json_count(json_get(json_get(body, "to_device"), "events")) == 0;
 }
 
-/* A server that ignores the timeout, or whose token stands still, must not make us spin. */
+/* A server that ignores the timeout must not make us spin: it answers at once, and either it has
+ * nothing, or it repeats itself because its token stands still. */
 static uint64_t sync_pause_ms(
     struct mxclient *client, const struct json *body, uint64_t took_ms, bool is_still)
 {
     uint64_t pause;
 
-    if (!is_still && (took_ms >= MXCLIENT_SYNC_QUICK_MS || !sync_is_empty(body))) {
+    if (took_ms >= MXCLIENT_SYNC_QUICK_MS || (!is_still && !sync_is_empty(body))) {
         client->empty_syncs = 0;
         return 0;
     }

@@ -241,8 +241,22 @@ SQL_STATEMENT(get_held,
                                                    " WHERE r.room_id = $1) FROM mx_event WHERE "
                                                    "room_id = $1 AND status = 0 AND seq > $2"
                                                    " ORDER BY seq LIMIT $3");
+SQL_STATEMENT(get_events,
+    SELECT(MXSTORE_EVENT, "event") " WHERE seq > $1 AND status BETWEEN 1 AND 4"
+                                   " ORDER BY seq LIMIT $2");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
 SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
+/* Transaction ids are "m" and a number that only grows (session.c). */
+#define TXN_NUMBER "CAST(SUBSTR(txn_id, 2) AS BIGINT)"
+SQL_STATEMENT(get_unsent,
+    SELECT(MXSTORE_OUTBOX, "outbox") " WHERE sending <= 1 AND " TXN_NUMBER
+                                     " IN (SELECT MIN(" TXN_NUMBER
+                                     ") FROM mx_outbox WHERE sending <= 1"
+                                     " GROUP BY room_id) ORDER BY " TXN_NUMBER " LIMIT $1");
+SQL_STATEMENT(set_body, "UPDATE mx_outbox SET type = $2, body = $3 WHERE txn_id = $1"
+                        " AND sending = 0 AND body IS NULL");
+SQL_STATEMENT(fail_outbox,
+    "UPDATE mx_outbox SET sending = 3, reason = $2 WHERE txn_id = $1 AND sending <= 1");
 SQL_STATEMENT(claim_outbox,
     "UPDATE mx_outbox SET sending = 1, lease_until_ms = $3, attempts = attempts + 1"
     " WHERE txn_id = $1 AND (sending = 0 OR (sending = 1 AND lease_until_ms <= $2))");
@@ -300,6 +314,36 @@ void mxstore_release_event(
     sql_unit_text(unit, type);
     sql_unit_blob(unit, body.at, body.size);
     sql_unit_int(unit, seq);
+}
+
+void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max)
+{
+    _Static_assert(MXSTORE_APPLIED == 4, "in SQL");
+    sql_unit_step(unit, &get_events, SQL_ROWS_ANY);
+    sql_unit_int(unit, after_seq);
+    sql_unit_int(unit, count_max);
+}
+
+void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max)
+{
+    _Static_assert(MXSTORE_PENDING == 0 && MXSTORE_SENDING == 1, "in SQL");
+    sql_unit_step(unit, &get_unsent, SQL_ROWS_ANY);
+    sql_unit_int(unit, count_max);
+}
+
+void mxstore_set_body(struct sql_unit *unit, struct span txn_id, struct span type, struct span body)
+{
+    sql_unit_step(unit, &set_body, 1);
+    sql_unit_text(unit, txn_id);
+    sql_unit_text(unit, type);
+    sql_unit_blob(unit, body.at, body.size);
+}
+
+void mxstore_fail_outbox(struct sql_unit *unit, struct span txn_id, struct span reason)
+{
+    sql_unit_step(unit, &fail_outbox, 1);
+    sql_unit_text(unit, txn_id);
+    sql_unit_text(unit, reason);
 }
 
 void mxstore_judge_held(

@@ -209,6 +209,10 @@ void mxstore_get_held(
     struct sql_unit *unit, struct span room_id, int64_t after_seq, uint32_t count_max);
 /* Return the revision of the room's floor as such a step with at least one row saw it. */
 int64_t mxstore_held_revision(const struct sql_unit *unit, uint32_t step);
+/* Add the step that reads the readable events after a seq, in its order. */
+void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max);
+/* Add the step that reads the oldest unsent outbox row of each room, the oldest first. */
+void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max);
 /* Add the step that reads the largest seq of an event, one integer; 0 without events. */
 void mxstore_get_last_seq(struct sql_unit *unit);
 /* Copy a row of a step that has ended. Spans point into the unit. */
@@ -239,6 +243,11 @@ void mxstore_judge_held(
     struct sql_unit *unit, struct span event_id, enum mxstore_status status, int reason);
 /* Forget a gap: it is filled, or its newer end has another token now. */
 void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token);
+/* Store the body of a pending outbox row that has none, with the type that it is sent as. */
+void mxstore_set_body(
+    struct sql_unit *unit, struct span txn_id, struct span type, struct span body);
+/* Give up an outbox row; it is kept, with the reason. */
+void mxstore_fail_outbox(struct sql_unit *unit, struct span txn_id, struct span reason);
 /* Claim an outbox row until `lease_until_ms`: it is pending, or its lease ended before now. */
 void mxstore_claim_outbox(
     struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms);

@@ -163,6 +163,24 @@ static enum mxclient_need prepare(struct engine *engine)
     return need;
 }
 
+/* Accept and encrypt a message in one unit. */
+static void put_message(struct engine *engine, struct mxclient_room *room, const char *content,
+    struct sql_unit *unit, struct mxclient_request *request)
+{
+    struct mxclient_message message = { SPAN("m.room.message"), span_of(content) };
+    char txn[MXCLIENT_TXN_BYTES];
+
+    CHECK_EQ_INT(
+        mxclient_send_accept(&engine->client, room, &message, engine->now_ms, unit, txn), 0);
+    CHECK_EQ_INT(mxclient_send(&engine->client, room,
+                     &(struct mxstore_outbox){ .txn_id = span_of(txn),
+                         .room_id = ROOM,
+                         .type = message.type,
+                         .content = message.content },
+                     unit, request),
+        0);
+}
+
 static void send_text(struct engine *engine, const char *text)
 {
     struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
@@ -173,10 +191,7 @@ static void send_text(struct engine *engine, const char *text)
     CHECK_EQ_INT(prepare(engine), MXCLIENT_NEED_NOTHING);
     unit = sql_unit_create(0);
     snprintf(content, sizeof content, "{\"msgtype\":\"m.text\",\"body\":\"%s\"}", text);
-    CHECK_EQ_INT(mxclient_send(&engine->client, room,
-                     &(struct mxclient_message){ SPAN("m.room.message"), span_of(content) },
-                     engine->now_ms, unit, &request),
-        0);
+    put_message(engine, room, content, unit, &request);
     CHECK(memmem(request.body.bytes, request.body.size, text, strlen(text)) == NULL);
     commit(engine, unit);
     (void)ask(engine, &request);
@@ -868,9 +883,7 @@ TEST(talk, the_ratchet_and_the_encrypted_body_are_stored_before_they_leave)
     send_text(&talk.ada, "first");
     CHECK_EQ_INT(prepare(&talk.ada), MXCLIENT_NEED_NOTHING);
     room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
-    CHECK_EQ_INT(mxclient_send(&talk.ada.client, room,
-                     &(struct mxclient_message){ SPAN("m.x"), SPAN("{}") }, 1, unit, &request),
-        0);
+    put_message(&talk.ada, room, "{}", unit, &request);
     commit(&talk.ada, unit);
     unit = sql_unit_create(0);
     txn = (const char *)memrchr(request.target.bytes, '/', request.target.size) + 1;
@@ -965,10 +978,7 @@ static void enqueue(struct engine *engine, int number)
     room = mxclient_rooms_find(&engine->client.rooms, ROOM);
     unit = sql_unit_create(0);
     snprintf(content, sizeof content, "{\"body\":\"message <%d>\"}", number);
-    CHECK_EQ_INT(mxclient_send(&engine->client, room,
-                     &(struct mxclient_message){ SPAN("m.room.message"), span_of(content) },
-                     engine->now_ms, unit, &request),
-        0);
+    put_message(engine, room, content, unit, &request);
     mxclient_request_fini(&request);
     if (happens(10)) { /* dies before the COMMIT: no byte has left */
         sql_unit_destroy(unit);

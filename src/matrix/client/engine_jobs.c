@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_jobs.c: requests of the engine's users. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "matrix/client/engine_private.h"
+#include "matrix/client/send.h"
+
+/* ---- a job ------------------------------------------------------------------------------------ */
+
+struct mxengine_job *mxengine_job_create(enum mxengine_verb verb)
+{
+    struct mxengine_job *job = base_calloc(sizeof *job);
+
+    tr_assert(verb < MXENGINE_VERB_COUNT);
+    if (job == NULL)
+        return NULL;
+    job->verb = verb;
+    atomic_init(&job->holders, 1);
+    return job;
+}
+
+void mxengine_job_set(struct mxengine_job *job, enum mxengine_arg arg, struct span text)
+{
+    tr_assert(arg < MXENGINE_ARGS);
+    mx_wipe_buffer(&job->args[arg]);
+    (void)buffer_span(&job->args[arg], text);
+}
+
+void mxengine_job_unref(struct mxengine_job *job)
+{
+    if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int i = 0; i < MXENGINE_ARGS; i++)
+        mx_wipe_buffer(&job->args[i]);
+    buffer_free(&job->id);
+    sql_unit_destroy(job->rows);
+    base_free(job);
+}
+
+int mxengine_ask(struct tr_context *ctx, tr_sender engine, struct mxengine_job *job, uint32_t tag)
+{
+    struct mxengine_message message = { job };
+    int rc;
+
+    atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
+    rc = tr_ask(ctx, engine, &message, sizeof message, &(struct tr_ask_options){ .tag = tag });
+    if (rc != 0)
+        mxengine_job_unref(job);
+    return rc;
+}
+
+/* The message is refused (and stays ours) exactly if there is no future. */
+int mxengine_wait(tr_sender engine, struct mxengine_job *job, uint64_t timeout_ns)
+{
+    struct mxengine_message message = { job };
+    struct tr_future *future = NULL;
+    int rc;
+
+    atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
+    rc = tr_ask_future(engine, &message, sizeof message, timeout_ns, &future);
+    if (rc != 0) {
+        mxengine_job_unref(job);
+        return rc;
+    }
+    rc = tr_future_wait(future, NULL, 0, NULL, 0);
+    tr_future_drop(&future);
+    return rc;
+}
+
+void engine_job_answer(struct mxengine_job *job, int status)
+{
+    (void)tr_reply_send(&job->reply, status, NULL, 0);
+    mxengine_job_unref(job);
+}
+
+void engine_job_end(struct mxengine_job **job, int status)
+{
+    struct mxengine_job *ended = *job;
+
+    *job = NULL;
+    if (ended != NULL)
+        engine_job_answer(ended, status);
+}
+
+/* ---- queues ----------------------------------------------------------------------------------- */
+
+void engine_queue_add(struct engine_queue *queue, struct mxengine_job *job)
+{
+    job->next = NULL;
+    *queue->end = job;
+    queue->end = &job->next;
+    queue->count++;
+}
+
+struct mxengine_job *engine_queue_take(struct engine_queue *queue)
+{
+    struct mxengine_job *job = queue->first;
+
+    tr_assert(job != NULL && queue->count > 0);
+    queue->first = job->next;
+    if (--queue->count == 0)
+        queue->end = &queue->first;
+    return job;
+}
+
+void engine_jobs_end(struct engine_queue *queue, int status)
+{
+    while (queue->count > 0)
+        engine_job_answer(engine_queue_take(queue), status);
+}
+
+/* ---- starting --------------------------------------------------------------------------------- */
+
+static bool job_has_id(const struct mxengine_job *job, enum mxengine_arg arg)
+{
+    return mxclient_is_id(mxclient_span(&job->args[arg]));
+}
+
+/* Return the failure of an argument that could not be copied. */
+static int job_failed(const struct mxengine_job *job)
+{
+    for (int i = 0; i < MXENGINE_ARGS; i++)
+        if (job->args[i].failed != 0)
+            return job->args[i].failed;
+    return 0;
+}
+
+/* Return whether the session exists and has not ended for good. */
+static bool jobs_has_session(const struct engine *engine)
+{
+    enum mxclient_state state = engine->client.session.state;
+
+    return state >= MXCLIENT_ACTIVE && state != MXCLIENT_ENDED;
+}
+
+static void job_send(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
+{
+    struct mxclient_room *room =
+        mxclient_rooms_find(&engine->client.rooms, mxclient_span(&job->args[MXENGINE_ROOM]));
+    struct mxclient_message message = { .type = mxclient_span(&job->args[MXENGINE_TYPE]),
+        .content = mxclient_span(&job->args[MXENGINE_CONTENT]) };
+    struct sql_unit *unit = sql_unit_create(0);
+    char txn[MXCLIENT_TXN_BYTES];
+    int rc = !jobs_has_session(engine) ? TR_EACCES : room == NULL ? TR_ENOENT : 0;
+
+    if (rc == 0)
+        rc =
+            mxclient_send_accept(&engine->client, room, &message, engine_now_ms(engine), unit, txn);
+    if (rc == 0)
+        rc = buffer_text(&job->id, txn);
+    if (rc != 0) {
+        sql_unit_destroy(unit);
+        engine_job_answer(job, rc);
+        return;
+    }
+    engine->has_unsent = engine->loops[LOOP_OUTBOX].is_wanted = true;
+    engine->unit_job = job;
+    engine_store(engine, ctx, unit);
+}
+
+static void job_read(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    uint32_t count = job->count_max;
+
+    if (job->verb == MXENGINE_ROOMS)
+        mxstore_list(unit, MXSTORE_IS_room);
+    else
+        mxstore_get_events(unit, job->after_seq,
+            count == 0 || count > MXENGINE_EVENTS_MAX ? MXENGINE_EVENTS_MAX : count);
+    engine->unit_job = job;
+    engine_read(engine, ctx, UNIT_JOB, unit);
+}
+
+void engine_job_rows(struct engine *engine, struct sql_unit *rows)
+{
+    struct mxengine_job *job = engine->unit_job;
+
+    engine->unit_job = NULL;
+    if (job->waits && job->verb == MXENGINE_EVENTS && sql_unit_rows(rows, 0) == 0) {
+        sql_unit_destroy(rows);
+        engine_queue_add(&engine->readers, job);
+        return;
+    }
+    job->rows = rows;
+    engine_job_answer(job, 0);
+}
+
+static int job_keep(struct buffer *kept, const struct buffer *text)
+{
+    mx_wipe_buffer(kept);
+    return buffer_span(kept, mxclient_span(text));
+}
+
+static int job_login(struct engine *engine, struct mxengine_job *job)
+{
+    enum mxclient_state state = engine->client.session.state;
+    int rc;
+
+    if (engine->login != NULL || engine->loops[LOOP_SESSION].state != LOOP_IDLE ||
+        (state != MXCLIENT_NEW && state != MXCLIENT_SIGNED_OUT && state != MXCLIENT_SOFT_OUT))
+        return TR_EBUSY;
+    if (job->args[MXENGINE_PASSWORD].size == 0 && job->args[MXENGINE_TOKEN].size == 0)
+        return TR_EINVAL;
+    rc = job_keep(&engine->user, &job->args[MXENGINE_USER]);
+    rc = rc != 0 ? rc : job_keep(&engine->password, &job->args[MXENGINE_PASSWORD]);
+    if (rc != 0)
+        return rc;
+    engine->login = job;
+    engine->loops[LOOP_SESSION].is_wanted = true;
+    engine->loops[LOOP_SESSION].due_ns = 0;
+    return 0;
+}
+
+static int job_logout(struct engine *engine, struct mxengine_job *job)
+{
+    int rc = engine->loops[LOOP_SESSION].state != LOOP_IDLE
+                 ? TR_EBUSY
+                 : mxclient_session_logout(&engine->client.session);
+
+    if (rc != 0)
+        return rc;
+    mx_wipe_buffer(&engine->password);
+    engine->logout = job;
+    engine->loops[LOOP_SESSION].is_wanted = true;
+    engine->loops[LOOP_SESSION].due_ns = 0;
+    return 0;
+}
+
+static int job_room(struct engine *engine, struct mxengine_job *job)
+{
+    bool needs_room = job->verb != MXENGINE_CREATE;
+    bool needs_user = job->verb == MXENGINE_INVITE ||
+                      (job->verb == MXENGINE_CREATE && job->args[MXENGINE_USER].size > 0);
+
+    if (!jobs_has_session(engine) || engine->client.session.state == MXCLIENT_SOFT_OUT)
+        return TR_EACCES;
+    if ((needs_room && !job_has_id(job, MXENGINE_ROOM)) ||
+        (needs_user && !job_has_id(job, MXENGINE_USER)))
+        return TR_EINVAL;
+    engine_queue_add(&engine->rooms, job);
+    engine->loops[LOOP_ROOM].is_wanted = true;
+    return 0;
+}
+
+void engine_job_start(struct engine *engine, struct tr_context *ctx)
+{
+    struct mxengine_job *job = engine_queue_take(&engine->jobs);
+    int rc = job_failed(job);
+
+    if (rc == 0 && tr_reply_is_cancelled(job->reply))
+        rc = TR_ECANCELLED;
+    if (rc != 0) {
+        engine_job_answer(job, rc);
+        return;
+    }
+    if (job->verb == MXENGINE_SEND) {
+        job_send(engine, ctx, job);
+        return;
+    }
+    if (job->verb == MXENGINE_ROOMS || job->verb == MXENGINE_EVENTS) {
+        job_read(engine, ctx, job);
+        return;
+    }
+    if (job->verb == MXENGINE_LOGIN)
+        rc = job_login(engine, job);
+    else if (job->verb == MXENGINE_LOGOUT)
+        rc = job_logout(engine, job);
+    else
+        rc = job_room(engine, job);
+    if (rc != 0)
+        engine_job_answer(job, rc);
+}
+
+/* ---- rooms ------------------------------------------------------------------------------------ */
+
+/* Returns 1 if a request was written. */
+int engine_room_start(struct engine *engine)
+{
+    struct mxclient_request *request = &engine->loops[LOOP_ROOM].request;
+    struct mxengine_job *job;
+
+    if (engine->rooms.count == 0)
+        return 0;
+    job = engine->room_job = engine_queue_take(&engine->rooms);
+    if (job->verb == MXENGINE_CREATE)
+        mxclient_room_create_request(
+            engine_arg(job, MXENGINE_NAME), engine_arg(job, MXENGINE_USER), request);
+    else if (job->verb == MXENGINE_INVITE)
+        mxclient_room_invite_request(
+            engine_arg(job, MXENGINE_ROOM), engine_arg(job, MXENGINE_USER), request);
+    else if (job->verb == MXENGINE_JOIN)
+        mxclient_room_join_request(engine_arg(job, MXENGINE_ROOM), request);
+    else
+        mxclient_room_leave_request(engine_arg(job, MXENGINE_ROOM), request);
+    return 1;
+}
+
+int engine_room_take(
+    struct engine *engine, const struct mxclient_outcome *outcome, const struct json *body)
+{
+    struct mxengine_job *job = engine->room_job;
+    struct span room_id;
+    int rc = 0;
+
+    if (outcome->verdict != MXCLIENT_DONE)
+        rc = outcome->error != 0 ? outcome->error : TR_EACCES;
+    else if (job->verb == MXENGINE_CREATE || job->verb == MXENGINE_JOIN)
+        rc = mxclient_read_id(json_get(body, "room_id"), &room_id) ? buffer_span(&job->id, room_id)
+                                                                   : TR_EPROTO;
+    engine_job_end(&engine->room_job, rc);
+    return 0;
+}
+
+/* ---- status ----------------------------------------------------------------------------------- */
+
+static void status_copy(char text[MXCLIENT_ID_BYTES_MAX + 1], const struct buffer *id)
+{
+    size_t size = id->size > MXCLIENT_ID_BYTES_MAX ? MXCLIENT_ID_BYTES_MAX : id->size;
+
+    if (size > 0)
+        memcpy(text, id->bytes, size);
+    text[size] = 0;
+}
+
+void engine_status(const struct engine *engine, struct mxengine_status *ret_status)
+{
+    const struct mxclient *client = &engine->client;
+
+    *ret_status = engine->status;
+    ret_status->is_loaded = engine->is_loaded;
+    ret_status->state = client->session.state;
+    status_copy(ret_status->user_id, &client->session.user_id);
+    status_copy(ret_status->device_id, &client->session.device_id);
+    ret_status->last_seq = client->seq_next > 0 ? client->seq_next - 1 : 0;
+    ret_status->undecrypted = client->undecrypted;
+    ret_status->skipped = client->skipped;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_loops.c: how each loop starts its request and takes the outcome. */
+#include "base/assert.h"
+#include "matrix/client/engine_private.h"
+#include "matrix/client/olm.h"
+#include "matrix/client/sync.h"
+
+void engine_loop_reset(struct engine_loop *loop)
+{
+    mxclient_request_fini(&loop->request);
+    mx_wipe_buffer(&loop->answer.body);
+    *loop = (struct engine_loop){ .serial = loop->serial };
+}
+
+/* The request of a loop is written: ask after the COMMIT. */
+static int loop_ready(struct engine_loop *loop)
+{
+    int rc = mxclient_request_error(&loop->request);
+
+    tr_assert(loop->state == LOOP_IDLE);
+    if (rc != 0)
+        mxclient_request_fini(&loop->request);
+    else
+        loop->state = LOOP_READY;
+    return rc;
+}
+
+/* Start again after a pause that grows. */
+static void loop_back_off(struct engine *engine, struct engine_loop *loop)
+{
+    uint64_t wait_ms = (uint64_t)1000 << (loop->failures < 6 ? loop->failures : 6);
+
+    loop->failures++;
+    loop->is_wanted = true;
+    loop->due_ns = engine_in_ns(engine, wait_ms > ENGINE_PAUSE_MS ? ENGINE_PAUSE_MS : wait_ms);
+}
+
+/* ---- session ---------------------------------------------------------------------------------- */
+
+/* Write the request of a login: of a job's, or with the password that is kept. */
+static int session_write_login(struct engine *engine)
+{
+    struct mxclient_login login = { .device_name = SPAN("troupe") };
+
+    login.user = mxclient_span(&engine->user);
+    if (engine->password.size > 0)
+        login.password = mxclient_span(&engine->password);
+    else if (engine->login != NULL)
+        login.token = engine_arg(engine->login, MXENGINE_TOKEN);
+    return mxclient_session_login(
+        &engine->client.session, &login, &engine->loops[LOOP_SESSION].request);
+}
+
+static int session_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_SESSION];
+    struct mxclient_session *session = &engine->client.session;
+    bool has_login = engine->login != NULL || engine->password.size > 0;
+    int rc = 0;
+
+    (void)unit;
+    if (session->state == MXCLIENT_NEW && engine->login != NULL)
+        rc = mxclient_session_discover(session, engine_arg(engine->login, MXENGINE_URL));
+    if (rc == 0 && has_login &&
+        (session->state == MXCLIENT_SIGNED_OUT || session->state == MXCLIENT_SOFT_OUT)) {
+        rc = session_write_login(engine);
+        if (rc == 0)
+            return loop_ready(loop);
+    }
+    if (rc != 0) {
+        engine_job_end(&engine->login, rc);
+        return rc == TR_ENOMEM ? rc : 0;
+    }
+    return mxclient_session_next(session, &loop->request) ? loop_ready(loop) : 0;
+}
+
+/* A failed login ends its job; a wrong password is not tried again. */
+static void session_on_failure(struct engine *engine, enum mxclient_call call, int rc)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_SESSION];
+
+    engine->status.error = rc;
+    if (call == MXCLIENT_LOGIN && rc == TR_EACCES)
+        mx_wipe_buffer(&engine->password);
+    engine_job_end(&engine->login, rc);
+    if (call == MXCLIENT_LOGOUT)
+        engine_job_end(&engine->logout, rc);
+    loop_back_off(engine, loop);
+}
+
+static int session_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_SESSION];
+    struct mxclient_session *session = &engine->client.session;
+    enum mxclient_call call = loop->request.call;
+    int rc =
+        mxclient_session_answered(session, &loop->request, outcome, body, engine_now_ms(engine));
+
+    loop->is_wanted = true;
+    if (rc == TR_ENOMEM)
+        return rc;
+    if (rc != 0)
+        session_on_failure(engine, call, rc);
+    else
+        loop->failures = 0;
+    if (session->state == MXCLIENT_ACTIVE && engine->client.keys.session == NULL)
+        mxclient_start(&engine->client);
+    if (session->state == MXCLIENT_ACTIVE && rc == 0) {
+        engine->unit_job = engine->login;
+        engine->login = NULL;
+        engine_want_all(engine);
+    }
+    if (session->state == MXCLIENT_ENDED && engine->logout != NULL) {
+        engine->unit_job = engine->logout;
+        engine->logout = NULL;
+    }
+    return session->state == MXCLIENT_ACTIVE || session->state == MXCLIENT_SOFT_OUT ||
+                   session->state == MXCLIENT_ENDED
+               ? mxclient_session_put(session, unit)
+               : 0;
+}
+
+/* ---- filter and sync -------------------------------------------------------------------------- */
+
+static bool sync_has_filter(const struct engine *engine)
+{
+    return engine->is_filter_refused || engine->client.session.filter_id.size > 0;
+}
+
+static int filter_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_FILTER];
+    struct span user_id = mxclient_span(&engine->client.session.user_id);
+
+    (void)unit;
+    if (sync_has_filter(engine))
+        return 0;
+    mxclient_request_init(&loop->request, MXCLIENT_FILTER, &user_id);
+    (void)buffer_text(&loop->request.body,
+        "{\"presence\":{\"types\":[]},\"account_data\":{\"types\":[]},\"room\":{"
+        "\"ephemeral\":{\"types\":[]},\"account_data\":{\"types\":[]},"
+        "\"state\":{\"lazy_load_members\":true},"
+        "\"timeline\":{\"limit\":50,\"lazy_load_members\":true}}}");
+    return loop_ready(loop);
+}
+
+/* Without a filter the answers are larger, and as good. */
+static int filter_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    struct mxclient_session *session = &engine->client.session;
+    struct span id;
+    int rc;
+
+    engine->loops[LOOP_SYNC].is_wanted = true;
+    if (outcome->verdict != MXCLIENT_DONE || !mxclient_read_id(json_get(body, "filter_id"), &id)) {
+        engine->is_filter_refused = true;
+        return 0;
+    }
+    buffer_clear(&session->filter_id);
+    rc = buffer_span(&session->filter_id, id);
+    return rc != 0 ? rc : mxclient_session_put(session, unit);
+}
+
+static int sync_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_SYNC];
+
+    (void)unit;
+    if (!sync_has_filter(engine)) {
+        engine->loops[LOOP_FILTER].is_wanted = true;
+        return 0;
+    }
+    mxclient_sync_request(&engine->client, !engine->has_synced, &loop->request);
+    return loop_ready(loop);
+}
+
+/* The server may have forgotten the filter: make it again, later. */
+static int sync_on_refused(struct engine *engine)
+{
+    buffer_clear(&engine->client.session.filter_id);
+    loop_back_off(engine, &engine->loops[LOOP_SYNC]);
+    return 0;
+}
+
+static int sync_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_SYNC];
+    struct mxclient_sync_news news = { 0 };
+    int rc;
+
+    if (outcome->verdict != MXCLIENT_DONE)
+        return sync_on_refused(engine);
+    rc = mxclient_sync_take(&engine->client, body, engine_now_ms(engine),
+        (engine->now_ns - loop->asked_ns) / 1000000, unit, &news);
+    if (rc == TR_EPROTO) {
+        loop_back_off(engine, loop);
+        return 0;
+    }
+    engine->has_synced = true;
+    engine->is_unit_news = news.events > news.held;
+    engine->status.error = 0;
+    engine->status.synced_ms = engine_now_ms(engine);
+    engine_want_all(engine);
+    loop->failures = 0;
+    loop->due_ns = engine_in_ns(engine, news.pause_ms);
+    return rc;
+}
+
+/* ---- keys and devices ------------------------------------------------------------------------- */
+
+/* Plan first. The next start, after the COMMIT of the planned keys, writes the upload. */
+static int upload_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_UPLOAD];
+    struct mxclient_keys *keys = &engine->client.keys;
+    bool is_due = false;
+    int rc;
+
+    if (!engine->is_upload_planned) {
+        rc = mxclient_keys_plan(keys, engine_now_ms(engine), unit, &is_due);
+        engine->is_upload_planned = loop->is_wanted = is_due;
+        return rc;
+    }
+    engine->is_upload_planned = false;
+    rc = mxclient_keys_request(keys, &loop->request);
+    return rc != 0 ? rc : loop_ready(loop);
+}
+
+static int upload_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    engine->loops[LOOP_UPLOAD].is_wanted = true;
+    return mxclient_keys_uploaded(&engine->client.keys, outcome, body, engine_now_ms(engine), unit);
+}
+
+static int query_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_QUERY];
+
+    (void)unit;
+    return mxclient_devices_query(&engine->client.devices, engine_now_ms(engine), &loop->request)
+               ? loop_ready(loop)
+               : 0;
+}
+
+static int query_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    engine_want_all(engine);
+    return mxclient_devices_answered(
+        &engine->client.devices, outcome, body, engine_now_ms(engine), unit);
+}
+
+static int unwedge_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_UNWEDGE];
+    enum mxclient_need need;
+    int rc = mxclient_unwedge_prepare(
+        &engine->client, engine_now_ms(engine), unit, &need, &loop->request);
+
+    tr_assert(rc != 0 || need != MXCLIENT_NEED_ANSWER); /* it would be this loop's own */
+    return rc != 0 || need == MXCLIENT_NEED_NOTHING ? rc : loop_ready(loop);
+}
+
+static int unwedge_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_UNWEDGE];
+
+    (void)unit;
+    loop->is_wanted = engine->loops[LOOP_OUTBOX].is_wanted = true;
+    if (loop->request.call != MXCLIENT_KEYS_CLAIM)
+        return 0;
+    return mxclient_unwedge_claimed(
+        &engine->client, outcome->verdict == MXCLIENT_DONE ? body : NULL, engine_now_ms(engine));
+}
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+static int room_start(struct engine *engine, struct sql_unit *unit)
+{
+    (void)unit;
+    return engine_room_start(engine) == 0 ? 0 : loop_ready(&engine->loops[LOOP_ROOM]);
+}
+
+static int room_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    (void)unit;
+    engine->loops[LOOP_ROOM].is_wanted = true;
+    return engine_room_take(engine, outcome, body);
+}
+
+static const struct {
+    int (*start)(struct engine *engine, struct sql_unit *unit);
+    int (*take)(struct engine *engine, const struct mxclient_outcome *outcome,
+        const struct json *body, struct sql_unit *unit);
+} loop_rules[LOOPS] = {
+    [LOOP_SESSION] = { session_start, session_take },
+    [LOOP_FILTER] = { filter_start, filter_take },
+    [LOOP_SYNC] = { sync_start, sync_take },
+    [LOOP_UPLOAD] = { upload_start, upload_take },
+    [LOOP_QUERY] = { query_start, query_take },
+    [LOOP_UNWEDGE] = { unwedge_start, unwedge_take },
+    [LOOP_OUTBOX] = { NULL, engine_outbox_take }, /* starts with a read: engine.c */
+    [LOOP_ROOM] = { room_start, room_take },
+};
+
+int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct sql_unit *unit)
+{
+    return loop_rules[kind].start(engine, unit);
+}
+
+int engine_loop_take(struct engine *engine, enum engine_loop_kind kind,
+    const struct mxclient_outcome *outcome, const struct json *body, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[kind];
+    int rc = loop_rules[kind].take(engine, outcome, body, unit);
+
+    mxclient_request_fini(&loop->request);
+    loop->state = LOOP_IDLE;
+    return rc;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_private.h: the inside of the engine, for its files alone. */
+#ifndef MATRIX_CLIENT_ENGINE_PRIVATE_H
+#define MATRIX_CLIENT_ENGINE_PRIVATE_H
+
+#include "matrix/client/engine.h"
+
+/* A loop is one activity with at most one request at a time. */
+enum engine_loop_kind {
+    LOOP_SESSION, /* discovery, login, refresh, logout */
+    LOOP_FILTER,
+    LOOP_SYNC,
+    LOOP_UPLOAD, /* our keys */
+    LOOP_QUERY,  /* devices of others */
+    LOOP_UNWEDGE,
+    LOOP_OUTBOX, /* members, claims and shares of the next event's room; then the event */
+    LOOP_ROOM,   /* create, invite, join, leave */
+    LOOPS,
+};
+
+/*   IDLE ──start──▶ READY ──ask──▶ ASKED ──event──▶ ANSWERED ──take──▶ IDLE
+ *                     ▲                               │
+ *                     └────────── PAUSED ◀────────────┘ repeat later */
+enum engine_loop_state { LOOP_IDLE, LOOP_READY, LOOP_ASKED, LOOP_ANSWERED, LOOP_PAUSED };
+
+struct engine_loop {
+    enum engine_loop_state state;
+    bool is_wanted;                  /* IDLE: something may be due */
+    struct mxclient_request request; /* not while IDLE */
+    struct mxengine_answer answer;   /* ANSWERED */
+    uint32_t serial;                 /* of the last ask: answers to others are old */
+    uint32_t failures;               /* in a row, of answers that made no sense */
+    uint64_t asked_ns;
+    uint64_t due_ns; /* IDLE: start not before; PAUSED: ask again then */
+};
+
+/* The unit under way. */
+enum engine_unit { UNIT_NONE, UNIT_LOAD, UNIT_STORE, UNIT_HELD, UNIT_OUTBOX, UNIT_JOB };
+
+struct engine_queue {
+    struct mxengine_job *first;
+    struct mxengine_job **end;
+    uint32_t count;
+};
+
+/* The purpose of the request of LOOP_OUTBOX. */
+enum engine_sending { SENDING_EVENT, SENDING_MEMBERS, SENDING_CLAIM, SENDING_SHARE };
+
+enum { ENGINE_RELEASE_ROOMS = 16, ENGINE_OUTBOX_HEADS = 64, ENGINE_PAUSE_MS = 60 * 1000 };
+
+struct engine {
+    const struct mxengine_options *options;
+    const struct tr_env *env;
+    struct mx_random random;
+    struct sql_client sql;
+    struct mxclient client;
+    bool is_loaded;
+    bool has_synced; /* since the load: the next /sync may wait on the server */
+    bool is_filter_refused;
+    bool is_upload_planned; /* the unit of new keys is stored, or there are none */
+    uint64_t load_due_ns;
+    uint32_t falls;   /* loads without a stored unit in between */
+    int64_t clock_ms; /* wall clock at the load, minus the monotonic clock */
+    uint64_t now_ns;
+    uint64_t timer_id;
+    uint64_t timer_ns; /* 0: none is set */
+    enum engine_unit unit;
+    struct mxengine_job *unit_job; /* answered when the unit ends */
+    bool is_unit_news;             /* it has new events */
+    struct engine_loop loops[LOOPS];
+    /* the outbox */
+    bool has_unsent;
+    enum engine_sending sending;
+    struct buffer sending_room;
+    struct buffer sending_txn;
+    uint32_t sending_members; /* member_changes of the room when its members were asked for */
+    /* held events */
+    bool is_release_wanted;
+    uint32_t release_count;
+    struct mxclient_room *release_rooms[ENGINE_RELEASE_ROOMS];
+    /* jobs */
+    struct engine_queue jobs;    /* not started */
+    struct engine_queue rooms;   /* for LOOP_ROOM */
+    struct engine_queue readers; /* EVENTS that wait for news */
+    struct mxengine_job *login;
+    struct mxengine_job *logout;
+    struct mxengine_job *room_job; /* LOOP_ROOM works on it */
+    struct buffer user;            /* to log in again after a soft logout */
+    struct buffer password;
+    struct mxengine_status status;
+};
+
+/* ---- engine.c --------------------------------------------------------------------------------- */
+
+static inline int64_t engine_now_ms(const struct engine *engine)
+{
+    return engine->clock_ms + (int64_t)(engine->now_ns / 1000000);
+}
+static inline uint64_t engine_in_ns(const struct engine *engine, uint64_t delay_ms)
+{
+    return engine->now_ns + delay_ms * 1000000;
+}
+/* Store a unit, which this takes; an empty one counts as stored. */
+void engine_store(struct engine *engine, struct tr_context *ctx, struct sql_unit *unit);
+/* Read a unit, which this takes. */
+void engine_read(
+    struct engine *engine, struct tr_context *ctx, enum engine_unit purpose, struct sql_unit *unit);
+/* Drop all that is in memory after `rc`; load it again after a pause. */
+void engine_fall(struct engine *engine, int rc);
+/* Say that anything may have become due. */
+void engine_want_all(struct engine *engine);
+
+/* ---- engine_loops.c --------------------------------------------------------------------------- */
+
+/* Start a loop that is idle. It adds steps to the unit, and may leave a request: READY. */
+int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct sql_unit *unit);
+/* Take an outcome, MXCLIENT_DONE or MXCLIENT_REFUSED; of the session's loop also MXCLIENT_TOKEN. The
+ * loop is IDLE then. */
+int engine_loop_take(struct engine *engine, enum engine_loop_kind kind,
+    const struct mxclient_outcome *outcome, const struct json *body, struct sql_unit *unit);
+/* Forget a loop's request and answer. */
+void engine_loop_reset(struct engine_loop *loop);
+
+/* ---- engine_outbox.c -------------------------------------------------------------------------- */
+
+/* Choose what to do for the oldest unsent events, rows of mxstore_get_unsent. */
+int engine_outbox_choose(
+    struct engine *engine, const struct sql_unit *unsent, struct sql_unit *unit);
+int engine_outbox_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit);
+
+/* ---- engine_jobs.c ---------------------------------------------------------------------------- */
+
+/* Return an argument; an empty one is absent. */
+static inline struct span engine_arg(const struct mxengine_job *job, enum mxengine_arg arg)
+{
+    const struct buffer *text = &job->args[arg];
+
+    return text->size == 0 ? (struct span){ NULL, 0 } : mxclient_span(text);
+}
+void engine_queue_add(struct engine_queue *queue, struct mxengine_job *job);
+struct mxengine_job *engine_queue_take(struct engine_queue *queue);
+/* Answer a job and drop the engine's hold. */
+void engine_job_answer(struct mxengine_job *job, int status);
+/* Answer *job, if there is one, and null it. */
+void engine_job_end(struct mxengine_job **job, int status);
+void engine_jobs_end(struct engine_queue *queue, int status);
+/* Start the first job of the queue. */
+void engine_job_start(struct engine *engine, struct tr_context *ctx);
+/* Take the rows of a job that reads. */
+void engine_job_rows(struct engine *engine, struct sql_unit *rows);
+/* Write the next request of LOOP_ROOM, if there is one. */
+int engine_room_start(struct engine *engine);
+int engine_room_take(
+    struct engine *engine, const struct mxclient_outcome *outcome, const struct json *body);
+void engine_status(const struct engine *engine, struct mxengine_status *ret_status);
+
+#endif

@@ -1,0 +1,769 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mx_server.h: a homeserver in memory for simulations: a request in, an answer out. Users log in to
+ * devices; one encrypted room; streams of events, of messages to devices and of changed device
+ * lists, each with its own position in the token of /sync. Messages to a device are deleted once a
+ * /sync comes with a later token, as the specification says.
+ *
+ * It checks what only a server sees, by name:
+ *   ratchet     no index of a session is in two events, and no transaction id has two bodies
+ *   plaintext   no event of an encrypted room is in the clear
+ *   one-time    no id of a key has two values */
+#ifndef TEST_LIB_MX_SERVER_H
+#define TEST_LIB_MX_SERVER_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "check.h"
+#include "json/json_write.h"
+#include "matrix/client/request.h"
+
+enum {
+    MX_SERVER_USERS = 3,
+    MX_SERVER_DEVICES = 6,
+    MX_SERVER_KEYS = 1000,
+    MX_SERVER_EVENTS = 400,
+    MX_SERVER_MESSAGES = 2000,
+    MX_SERVER_CHANGES = 400,
+};
+#define MX_SERVER_ROOM "!r:x"
+
+enum mx_server_membership { MX_SERVER_OUT, MX_SERVER_INVITED, MX_SERVER_IN };
+
+struct mx_server_key {
+    struct buffer name;
+    struct buffer value;
+    bool is_claimed;
+};
+
+struct mx_server_place { /* of a token */
+    int events;
+    int messages;
+    int changes;
+};
+
+struct mx_server_device {
+    int user;
+    char id[32];
+    int token;   /* the access token that is valid; 0: none */
+    int refresh; /* the refresh token that is valid; so is the one before it: its answer may */
+    int refresh_former; /* have got lost */
+    struct buffer device_keys;
+    struct mx_server_key keys[MX_SERVER_KEYS];
+    int key_count;
+    struct buffer fallback; /* "name": object */
+};
+
+struct mx_server_message { /* to a device */
+    int to;
+    struct buffer json;
+};
+
+struct mx_server_event {
+    struct buffer json; /* without unsigned, and without the last brace */
+    int device;         /* -1: none */
+    char txn[32];
+    struct buffer body; /* as it was sent */
+    char index[80];     /* session id and message index */
+    int member;         /* user whose membership it changes, plus 1; 0: none */
+};
+
+/* The scenario sets these. */
+struct mx_server_faults {
+    int timeline_max; /* events in a timeline; above it the timeline is limited */
+    int late_percent; /* messages to a device wait for the next /sync */
+    int duplicate_percent;
+    bool has_refresh; /* logins get refresh tokens */
+};
+
+struct mx_server {
+    struct mx_server_device devices[MX_SERVER_DEVICES];
+    int device_count;
+    enum mx_server_membership members[MX_SERVER_USERS];
+    struct mx_server_event events[MX_SERVER_EVENTS];
+    int event_count;
+    struct mx_server_message messages[MX_SERVER_MESSAGES];
+    int message_count;
+    int changes[MX_SERVER_CHANGES]; /* users */
+    int change_count;
+    int tokens;
+    bool has_room;
+    struct mx_server_faults faults;
+    uint64_t (*random)(void *data);
+    void *random_data;
+    struct json_doc doc;
+    uint64_t acted[MXCLIENT_CALL_COUNT];
+    uint64_t limited, late, duplicated;
+};
+
+struct mx_server_request {
+    enum mxclient_call call;
+    struct span target;
+    struct span token;
+    struct span body;
+};
+
+static inline void mx_server_fini(struct mx_server *server)
+{
+    for (int i = 0; i < server->device_count; i++) {
+        struct mx_server_device *device = &server->devices[i];
+
+        for (int k = 0; k < device->key_count; k++) {
+            buffer_free(&device->keys[k].name);
+            buffer_free(&device->keys[k].value);
+        }
+        buffer_free(&device->device_keys);
+        buffer_free(&device->fallback);
+    }
+    for (int i = 0; i < server->event_count; i++) {
+        buffer_free(&server->events[i].json);
+        buffer_free(&server->events[i].body);
+    }
+    for (int i = 0; i < server->message_count; i++)
+        buffer_free(&server->messages[i].json);
+    json_doc_free(&server->doc);
+}
+
+static inline struct span mx_server_text(const struct buffer *buffer)
+{
+    return (struct span){ buffer->size == 0 ? "" : buffer->bytes, buffer->size };
+}
+
+static inline bool mx_server_chance(struct mx_server *server, int percent)
+{
+    return percent > 0 && (int)(server->random(server->random_data) % 100) < percent;
+}
+
+static inline void mx_server_value(struct buffer *out, const struct json *value)
+{
+    struct json_writer writer = json_writer(out);
+
+    json_put_value(&writer, NULL, value);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
+}
+
+static inline void mx_server_user_name(int user, char name[16])
+{
+    snprintf(name, 16, "@u%d:x", user);
+}
+
+/* Return the number of a user's id or local part; -1: not known. */
+static inline int mx_server_user(struct span name)
+{
+    char text[16];
+
+    for (int i = 0; i < MX_SERVER_USERS; i++) {
+        mx_server_user_name(i, text);
+        if (span_is(name, text))
+            return i;
+    }
+    return -1;
+}
+
+/* Copy part `index` of the target, counted from its end, without its encoding. */
+static inline void mx_server_part(struct span target, int index, char *text, size_t size)
+{
+    const char *end = memchr(target.at, '?', target.size), *from;
+    size_t used = 0;
+
+    end = end == NULL ? target.at + target.size : end;
+    for (;; index--) {
+        for (from = end; from[-1] != '/'; from--)
+            ;
+        if (index == 0)
+            break;
+        end = from - 1;
+    }
+    for (; from < end && used + 1 < size; from++, used++) {
+        unsigned byte = (unsigned char)*from;
+
+        if (*from == '%') {
+            CHECK_EQ_INT(sscanf(from + 1, "%2x", &byte), 1);
+            from += 2;
+        }
+        text[used] = (char)byte;
+    }
+    text[used] = 0;
+}
+
+/* ---- the room --------------------------------------------------------------------------------- */
+
+static inline struct mx_server_event *mx_server_post(struct mx_server *server, int user,
+    const char *type, const char *state_key, struct span content)
+{
+    struct mx_server_event *event = &server->events[server->event_count++];
+    char name[16];
+
+    CHECK(server->event_count <= MX_SERVER_EVENTS);
+    mx_server_user_name(user, name);
+    event->device = -1;
+    (void)buffer_format(&event->json,
+        "{\"event_id\":\"$%d\",\"type\":\"%s\",\"sender\":\"%s\",\"origin_server_ts\":%d,",
+        server->event_count, type, name, 1000 + server->event_count);
+    if (state_key != NULL)
+        (void)buffer_format(&event->json, "\"state_key\":\"%s\",", state_key);
+    (void)buffer_text(&event->json, "\"content\":");
+    (void)buffer_span(&event->json, content);
+    return event;
+}
+
+static inline void mx_server_set_member(
+    struct mx_server *server, int user, enum mx_server_membership membership)
+{
+    static const char *const contents[] = { "{\"membership\":\"leave\"}",
+        "{\"membership\":\"invite\"}", "{\"membership\":\"join\"}" };
+    char name[16];
+
+    mx_server_user_name(user, name);
+    server->members[user] = membership;
+    mx_server_post(server, user, "m.room.member", name, span_of(contents[membership]))->member =
+        user + 1;
+    CHECK(server->change_count < MX_SERVER_CHANGES);
+    server->changes[server->change_count++] = user; /* others share a room with the user now */
+}
+
+static inline void mx_server_create(
+    struct mx_server *server, int user, const struct json *body, struct buffer *out)
+{
+    CHECK(!server->has_room);
+    server->has_room = true;
+    mx_server_post(server, user, "m.room.create", "", SPAN("{}"));
+    mx_server_set_member(server, user, MX_SERVER_IN);
+    for (struct json_iter it = json_iterate(json_get(body, "initial_state")); json_next(&it);) {
+        struct buffer content = { 0 };
+        struct span type;
+        char text[64];
+
+        CHECK(json_string(json_get(it.value, "type"), &type));
+        snprintf(text, sizeof text, "%.*s", (int)type.size, type.at);
+        mx_server_value(&content, json_get(it.value, "content"));
+        mx_server_post(server, user, text, "", mx_server_text(&content));
+        buffer_free(&content);
+    }
+    (void)buffer_text(out, "{\"room_id\":\"" MX_SERVER_ROOM "\"}");
+}
+
+/* Read session id and message index of a Megolm message. */
+static inline void mx_server_read_index(const struct json *content, char name[80])
+{
+    uint8_t bytes[16];
+    struct span id, text;
+    uint32_t index = 0;
+    size_t size;
+
+    CHECK(json_string(json_get(content, "session_id"), &id));
+    CHECK(json_string(json_get(content, "ciphertext"), &text));
+    text.size = 16;
+    CHECK_EQ_INT(mx_base64_decode(text, bytes, sizeof bytes, &size), 0);
+    CHECK(bytes[0] == 3 && bytes[1] == 8);
+    for (int i = 0; i < 4; i++) {
+        index |= (uint32_t)(bytes[2 + i] & 0x7f) << (7 * i);
+        if ((bytes[2 + i] & 0x80) == 0)
+            break;
+    }
+    snprintf(name, 80, "%.*s %u", (int)id.size, id.at, index);
+}
+
+/* Append the event of a request; a transaction id acts once. */
+static inline void mx_server_send(struct mx_server *server, int device,
+    const struct mx_server_request *request, const struct json *body, struct buffer *out)
+{
+    struct mx_server_event *event;
+    char txn[32], type[64], index[80];
+
+    mx_server_part(request->target, 0, txn, sizeof txn);
+    mx_server_part(request->target, 1, type, sizeof type);
+    for (int i = 0; i < server->event_count; i++)
+        if (server->events[i].device == device && strcmp(server->events[i].txn, txn) == 0) {
+            CHECK_MSG(span_equal(mx_server_text(&server->events[i].body), request->body),
+                "ratchet: transaction %s has two bodies", txn);
+            (void)buffer_format(out, "{\"event_id\":\"$%d\"}", i + 1);
+            return;
+        }
+    CHECK_MSG(strcmp(type, "m.room.encrypted") == 0, "plaintext: an event of type %s", type);
+    mx_server_read_index(body, index);
+    for (int i = 0; i < server->event_count; i++)
+        CHECK_MSG(strcmp(server->events[i].index, index) != 0,
+            "ratchet: %s is in two events (transactions %s and %s)", index, server->events[i].txn,
+            txn);
+    event = mx_server_post(server, server->devices[device].user, type, NULL, request->body);
+    event->device = device;
+    snprintf(event->txn, sizeof event->txn, "%s", txn);
+    memcpy(event->index, index, sizeof index);
+    (void)buffer_span(&event->body, request->body);
+    (void)buffer_format(out, "{\"event_id\":\"$%d\"}", server->event_count);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+static inline int mx_server_unclaimed(const struct mx_server_device *device)
+{
+    int count = 0;
+
+    for (int i = 0; i < device->key_count; i++)
+        count += device->keys[i].is_claimed ? 0 : 1;
+    return count;
+}
+
+/* Keep a one-time key. An id that is known is ignored: also one that was claimed meanwhile. */
+static inline void mx_server_add_key(
+    struct mx_server_device *device, struct span name, const struct json *value)
+{
+    struct mx_server_key *key = &device->keys[device->key_count];
+    struct buffer text = { 0 };
+
+    mx_server_value(&text, value);
+    for (int i = 0; i < device->key_count; i++)
+        if (span_equal(mx_server_text(&device->keys[i].name), name)) {
+            CHECK_MSG(span_equal(mx_server_text(&device->keys[i].value), mx_server_text(&text)),
+                "one-time: %.*s has two values", (int)name.size, name.at);
+            buffer_free(&text);
+            return;
+        }
+    CHECK(device->key_count < MX_SERVER_KEYS);
+    device->key_count++;
+    (void)buffer_span(&key->name, name);
+    key->value = text;
+}
+
+static inline void mx_server_upload(struct mx_server *server, struct mx_server_device *device,
+    const struct json *body, struct buffer *out)
+{
+    const struct json *keys = json_get(body, "device_keys");
+
+    if (keys != NULL && device->device_keys.size == 0) {
+        mx_server_value(&device->device_keys, keys);
+        CHECK(server->change_count < MX_SERVER_CHANGES);
+        server->changes[server->change_count++] = device->user;
+    }
+    for (struct json_iter it = json_iterate(json_get(body, "one_time_keys")); json_next(&it);)
+        mx_server_add_key(device, it.key, it.value);
+    for (struct json_iter it = json_iterate(json_get(body, "fallback_keys")); json_next(&it);) {
+        buffer_clear(&device->fallback);
+        (void)buffer_format(&device->fallback, "\"%.*s\":", (int)it.key.size, it.key.at);
+        mx_server_value(&device->fallback, it.value);
+    }
+    (void)buffer_format(
+        out, "{\"one_time_key_counts\":{\"signed_curve25519\":%d}}", mx_server_unclaimed(device));
+}
+
+static inline bool mx_server_put_claim(struct mx_server_device *device, struct buffer *out)
+{
+    for (int i = 0; i < device->key_count; i++)
+        if (!device->keys[i].is_claimed) {
+            device->keys[i].is_claimed = true;
+            (void)buffer_format(out, "\"%s\":{\"%.*s\":", device->id,
+                (int)device->keys[i].name.size, device->keys[i].name.bytes);
+            (void)buffer_span(out, mx_server_text(&device->keys[i].value));
+            return buffer_text(out, "}") == 0;
+        }
+    if (device->fallback.size == 0)
+        return false;
+    (void)buffer_format(out, "\"%s\":{", device->id);
+    (void)buffer_span(out, mx_server_text(&device->fallback));
+    return buffer_text(out, "}") == 0;
+}
+
+static inline bool mx_server_put_keys(struct mx_server_device *device, struct buffer *out)
+{
+    if (device->device_keys.size == 0)
+        return false;
+    (void)buffer_format(out, "\"%s\":", device->id);
+    return buffer_span(out, mx_server_text(&device->device_keys)) == 0;
+}
+
+/* Answer a query, or a claim of the devices that it names. */
+static inline void mx_server_each(
+    struct mx_server *server, const struct json *users, bool is_claim, struct buffer *out)
+{
+    const char *comma = "";
+
+    for (struct json_iter it = json_iterate(users); json_next(&it); comma = ",") {
+        const char *inner = "";
+
+        (void)buffer_format(out, "%s\"%.*s\":{", comma, (int)it.key.size, it.key.at);
+        for (int i = 0; i < server->device_count; i++) {
+            struct mx_server_device *device = &server->devices[i];
+            size_t before = out->size;
+
+            if (device->user != mx_server_user(it.key) ||
+                (is_claim && json_get(it.value, device->id) == NULL))
+                continue;
+            (void)buffer_text(out, inner);
+            if (is_claim ? mx_server_put_claim(device, out) : mx_server_put_keys(device, out))
+                inner = ",";
+            else
+                out->size = before;
+        }
+        (void)buffer_text(out, "}");
+    }
+    (void)buffer_text(out, "}}");
+}
+
+static inline void mx_server_to_device(
+    struct mx_server *server, int from, const struct json *body, struct buffer *out)
+{
+    char sender[16], user[16];
+
+    mx_server_user_name(server->devices[from].user, sender);
+    for (int i = 0; i < server->device_count; i++) {
+        const struct json *content;
+        int copies = mx_server_chance(server, server->faults.duplicate_percent) ? 2 : 1;
+
+        mx_server_user_name(server->devices[i].user, user);
+        content = json_get(json_get(json_get(body, "messages"), user), server->devices[i].id);
+        for (int k = 0; content != NULL && k < copies; k++) {
+            struct mx_server_message *message = &server->messages[server->message_count++];
+
+            CHECK(server->message_count <= MX_SERVER_MESSAGES);
+            message->to = i;
+            (void)buffer_format(&message->json,
+                "{\"type\":\"m.room.encrypted\",\"sender\":\"%s\",\"content\":", sender);
+            mx_server_value(&message->json, content);
+            (void)buffer_text(&message->json, "}");
+            server->duplicated += (uint64_t)k;
+        }
+    }
+    (void)buffer_text(out, "{}");
+}
+
+/* ---- sync ------------------------------------------------------------------------------------- */
+
+/* Append an event as this device sees it. */
+static inline void mx_server_put_event(
+    const struct mx_server_event *event, int device, struct buffer *out)
+{
+    (void)buffer_span(out, mx_server_text(&event->json));
+    if (event->device == device)
+        (void)buffer_format(out, ",\"unsigned\":{\"transaction_id\":\"%s\"}", event->txn);
+    (void)buffer_text(out, "}");
+}
+
+static inline bool mx_server_is_state(const struct mx_server_event *event)
+{
+    return memmem(event->json.bytes, event->json.size, "\"state_key\"", 11) != NULL;
+}
+
+/* Append the state before an event: all of it but members, who are lazy. */
+static inline void mx_server_put_state(
+    struct mx_server *server, int device, int since, int until, struct buffer *out)
+{
+    const char *comma = "";
+
+    for (int i = since; i < until; i++)
+        if (mx_server_is_state(&server->events[i]) && server->events[i].member == 0) {
+            (void)buffer_text(out, comma);
+            mx_server_put_event(&server->events[i], device, out);
+            comma = ",";
+        }
+}
+
+static inline void mx_server_put_room(
+    struct mx_server *server, int device, int since, struct buffer *out)
+{
+    int user = server->devices[device].user, joined = 0, first;
+    bool is_limited;
+    char name[16];
+
+    for (int i = 0; i < server->event_count; i++)
+        if (server->events[i].member == user + 1)
+            joined = i + 1; /* the last change of this user's membership */
+    if (joined > since)
+        since = 0; /* the room is new for the device: its whole state comes */
+    first = since;
+    is_limited = server->event_count - first > server->faults.timeline_max;
+    if (is_limited)
+        first = server->event_count - server->faults.timeline_max;
+    server->limited += is_limited && since > 0 ? 1 : 0;
+    mx_server_user_name(user, name);
+    (void)buffer_text(out, "\"join\":{\"" MX_SERVER_ROOM "\":{\"state\":{\"events\":[");
+    mx_server_put_state(server, device, since, first, out);
+    (void)buffer_format(out, "]},\"timeline\":{\"limited\":%s,\"prev_batch\":\"s%d_0_0\",",
+        is_limited ? "true" : "false", first);
+    (void)buffer_text(out, "\"events\":[");
+    for (int i = first; i < server->event_count; i++) {
+        (void)buffer_text(out, i == first ? "" : ",");
+        mx_server_put_event(&server->events[i], device, out);
+    }
+    (void)buffer_text(out, "]}}}");
+}
+
+static inline void mx_server_put_invite(struct buffer *out, int user)
+{
+    char name[16];
+
+    mx_server_user_name(user, name);
+    (void)buffer_format(out,
+        "\"invite\":{\"" MX_SERVER_ROOM "\":{\"invite_state\":{\"events\":[{"
+        "\"type\":\"m.room.member\",\"sender\":\"@u0:x\",\"state_key\":\"%s\","
+        "\"content\":{\"membership\":\"invite\"}}]}}}",
+        name);
+}
+
+/* Return whether a /sync from this place has something to tell. */
+static inline bool mx_server_has_news(
+    const struct mx_server *server, int device, struct mx_server_place since)
+{
+    enum mx_server_membership member = server->members[server->devices[device].user];
+
+    if (since.changes < server->change_count)
+        return true;
+    for (int i = since.messages; i < server->message_count; i++)
+        if (server->messages[i].to == device)
+            return true;
+    return member != MX_SERVER_OUT && since.events < server->event_count;
+}
+
+static inline struct mx_server_place mx_server_since(struct span target)
+{
+    const char *at = memmem(target.at, target.size, "since=s", 7);
+    struct mx_server_place place = { 0 };
+
+    if (at != NULL)
+        CHECK_EQ_INT(sscanf(at + 7, "%d_%d_%d", &place.events, &place.messages, &place.changes), 3);
+    return place;
+}
+
+static inline void mx_server_sync(
+    struct mx_server *server, int from, struct span target, struct buffer *out)
+{
+    struct mx_server_device *device = &server->devices[from];
+    struct mx_server_place since = mx_server_since(target), next;
+    const char *comma = "";
+
+    next = (struct mx_server_place){ server->event_count, server->message_count,
+        server->change_count };
+    /* Messages to devices may come later than the events that need them. */
+    if (next.messages > since.messages && mx_server_chance(server, server->faults.late_percent)) {
+        next.messages = since.messages;
+        server->late++;
+    }
+    (void)buffer_format(out,
+        "{\"next_batch\":\"s%d_%d_%d\",\"device_one_time_keys_count\":{\"signed_curve25519\":%d},"
+        "\"device_unused_fallback_key_types\":[\"signed_curve25519\"],"
+        "\"device_lists\":{\"changed\":[",
+        next.events, next.messages, next.changes, mx_server_unclaimed(device));
+    for (int i = since.changes; i < next.changes; i++, comma = ",")
+        (void)buffer_format(out, "%s\"@u%d:x\"", comma, server->changes[i]);
+    (void)buffer_text(out, "]},\"to_device\":{\"events\":[");
+    comma = "";
+    for (int i = since.messages; i < next.messages; i++)
+        if (server->messages[i].to == from) {
+            (void)buffer_text(out, comma);
+            (void)buffer_span(out, mx_server_text(&server->messages[i].json));
+            comma = ",";
+        }
+    (void)buffer_text(out, "]},\"rooms\":{");
+    if (server->members[device->user] == MX_SERVER_IN && since.events < server->event_count)
+        mx_server_put_room(server, from, since.events, out);
+    else if (server->members[device->user] == MX_SERVER_INVITED)
+        mx_server_put_invite(out, device->user);
+    (void)buffer_text(out, "}}");
+}
+
+/* Answer /messages backwards, a few events at a time. */
+static inline void mx_server_messages(
+    struct mx_server *server, int device, struct span target, struct buffer *out)
+{
+    const char *at = memmem(target.at, target.size, "from=s", 6);
+    const char *to = memmem(target.at, target.size, "to=s", 4);
+    int from, until = 0, end;
+
+    CHECK(at != NULL && sscanf(at + 6, "%d", &from) == 1);
+    if (to != NULL)
+        CHECK_EQ_INT(sscanf(to + 4, "%d", &until), 1);
+    end = from - 3 < until ? until : from - 3;
+    (void)buffer_format(out, "{\"start\":\"s%d_0_0\",\"chunk\":[", from);
+    for (int i = from; i > end; i--) {
+        (void)buffer_text(out, i == from ? "" : ",");
+        mx_server_put_event(&server->events[i - 1], device, out);
+    }
+    (void)buffer_text(out, "]");
+    if (end > until)
+        (void)buffer_format(out, ",\"end\":\"s%d_0_0\"", end);
+    (void)buffer_text(out, "}");
+}
+
+static inline void mx_server_put_members(struct mx_server *server, struct buffer *out)
+{
+    static const char *const names[] = { "leave", "invite", "join" };
+    const char *comma = "";
+
+    (void)buffer_text(out, "{\"chunk\":[");
+    for (int i = 0; i < MX_SERVER_USERS; i++)
+        if (server->members[i] != MX_SERVER_OUT) {
+            (void)buffer_format(out,
+                "%s{\"event_id\":\"$m%d\",\"type\":\"m.room.member\",\"state_key\":\"@u%d:x\","
+                "\"sender\":\"@u%d:x\",\"content\":{\"membership\":\"%s\"}}",
+                comma, i, i, i, names[server->members[i]]);
+            comma = ",";
+        }
+    (void)buffer_text(out, "]}");
+}
+
+/* ---- sessions --------------------------------------------------------------------------------- */
+
+static inline void mx_server_put_tokens(struct mx_server *server, int index, struct buffer *out)
+{
+    struct mx_server_device *device = &server->devices[index];
+
+    device->token = ++server->tokens;
+    (void)buffer_format(out, "\"access_token\":\"a%d.%d\"", index, device->token);
+    if (server->faults.has_refresh) {
+        device->refresh_former = device->refresh;
+        device->refresh = server->tokens;
+        (void)buffer_format(out, ",\"refresh_token\":\"r%d.%d\"", index, device->refresh);
+    }
+}
+
+static inline uint32_t mx_server_login(
+    struct mx_server *server, const struct json *body, struct buffer *out)
+{
+    struct span user, id, password;
+    int index;
+
+    CHECK(json_string(json_get(json_get(body, "identifier"), "user"), &user));
+    CHECK(json_string(json_get(body, "device_id"), &id));
+    CHECK(json_string(json_get(body, "password"), &password));
+    if (!span_is(password, "secret") || mx_server_user(user) < 0) {
+        (void)buffer_text(out, "{\"errcode\":\"M_FORBIDDEN\"}");
+        return 403;
+    }
+    for (index = 0; index < server->device_count; index++)
+        if (span_is(id, server->devices[index].id))
+            break;
+    CHECK(index < MX_SERVER_DEVICES);
+    if (index == server->device_count) {
+        server->device_count++;
+        snprintf(server->devices[index].id, sizeof server->devices[index].id, "%.*s", (int)id.size,
+            id.at);
+        server->devices[index].user = mx_server_user(user);
+    }
+    (void)buffer_format(out, "{\"user_id\":\"@u%d:x\",\"device_id\":\"%s\",",
+        server->devices[index].user, server->devices[index].id);
+    mx_server_put_tokens(server, index, out);
+    (void)buffer_text(out, "}");
+    return 200;
+}
+
+static inline uint32_t mx_server_refresh(
+    struct mx_server *server, const struct json *body, struct buffer *out)
+{
+    struct span token;
+    int index, number;
+
+    CHECK(json_string(json_get(body, "refresh_token"), &token));
+    CHECK_EQ_INT(sscanf(token.at, "r%d.%d", &index, &number), 2);
+    if (server->devices[index].refresh != number &&
+        server->devices[index].refresh_former != number) {
+        (void)buffer_text(out, "{\"errcode\":\"M_UNKNOWN_TOKEN\",\"soft_logout\":true}");
+        return 401;
+    }
+    (void)buffer_text(out, "{");
+    mx_server_put_tokens(server, index, out);
+    server->devices[index].refresh_former = number;
+    (void)buffer_text(out, "}");
+    return 200;
+}
+
+/* Return the device of a token; -1: it is not valid. */
+static inline int mx_server_device_of(const struct mx_server *server, struct span token)
+{
+    int index = -1, number = 0;
+    char text[32];
+
+    snprintf(text, sizeof text, "%.*s", (int)token.size, token.at == NULL ? "" : token.at);
+    if (sscanf(text, "a%d.%d", &index, &number) != 2 || index >= server->device_count ||
+        server->devices[index].token != number)
+        return -1;
+    return index;
+}
+
+/* ---- requests --------------------------------------------------------------------------------- */
+
+static inline uint32_t mx_server_act(struct mx_server *server, int device,
+    const struct mx_server_request *request, const struct json *body, struct buffer *out)
+{
+    int user = server->devices[device].user;
+    struct span name;
+
+    switch ((int)request->call) {
+    case MXCLIENT_FILTER:
+        (void)buffer_text(out, "{\"filter_id\":\"f1\"}");
+        break;
+    case MXCLIENT_CREATE_ROOM:
+        mx_server_create(server, user, body, out);
+        break;
+    case MXCLIENT_INVITE:
+        CHECK(json_string(json_get(body, "user_id"), &name));
+        if (server->members[mx_server_user(name)] == MX_SERVER_OUT)
+            mx_server_set_member(server, mx_server_user(name), MX_SERVER_INVITED);
+        (void)buffer_text(out, "{}");
+        break;
+    case MXCLIENT_JOIN:
+        CHECK(server->members[user] != MX_SERVER_OUT);
+        if (server->members[user] == MX_SERVER_INVITED)
+            mx_server_set_member(server, user, MX_SERVER_IN);
+        (void)buffer_text(out, "{\"room_id\":\"" MX_SERVER_ROOM "\"}");
+        break;
+    case MXCLIENT_KEYS_UPLOAD:
+        mx_server_upload(server, &server->devices[device], body, out);
+        break;
+    case MXCLIENT_KEYS_QUERY:
+        (void)buffer_text(out, "{\"device_keys\":{");
+        mx_server_each(server, json_get(body, "device_keys"), false, out);
+        break;
+    case MXCLIENT_KEYS_CLAIM:
+        (void)buffer_text(out, "{\"one_time_keys\":{");
+        mx_server_each(server, json_get(body, "one_time_keys"), true, out);
+        break;
+    case MXCLIENT_TO_DEVICE:
+        mx_server_to_device(server, device, body, out);
+        break;
+    case MXCLIENT_MEMBERS:
+        mx_server_put_members(server, out);
+        break;
+    case MXCLIENT_MESSAGES:
+        mx_server_messages(server, device, request->target, out);
+        break;
+    case MXCLIENT_SEND:
+        mx_server_send(server, device, request, body, out);
+        break;
+    default:
+        CHECK_EQ_INT(request->call, MXCLIENT_SYNC);
+        mx_server_sync(server, device, request->target, out);
+    }
+    return 200;
+}
+
+/* Answer a request; returns the status and appends the body. */
+static inline uint32_t mx_server_answer(
+    struct mx_server *server, const struct mx_server_request *request, struct buffer *out)
+{
+    const struct json *body = NULL;
+    int device;
+
+    server->acted[request->call]++;
+    if (request->body.size > 0) {
+        CHECK_EQ_INT(json_parse_copy(&server->doc, request->body, JSON_UNIQUE_KEYS), 0);
+        body = json_root(&server->doc);
+    }
+    if (request->call == MXCLIENT_WELL_KNOWN)
+        return 404;
+    if (request->call == MXCLIENT_VERSIONS) {
+        (void)buffer_text(out, "{\"versions\":[\"v1.11\"]}");
+        return 200;
+    }
+    if (request->call == MXCLIENT_LOGIN)
+        return mx_server_login(server, body, out);
+    if (request->call == MXCLIENT_REFRESH)
+        return mx_server_refresh(server, body, out);
+    device = mx_server_device_of(server, request->token);
+    if (device < 0) {
+        (void)buffer_text(out, "{\"errcode\":\"M_UNKNOWN_TOKEN\",\"soft_logout\":true}");
+        return 401;
+    }
+    return mx_server_act(server, device, request, body, out);
+}
+
+#endif

@@ -1,0 +1,957 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim_matrix.c: devices of several users talk in an encrypted room, over a homeserver that fails,
+ * limits, delays, repeats and loses answers after it acted. Each device has an engine, a real SQLite
+ * and a disk that loses power; engines are killed, clocks jump, tokens end. Checked, by name:
+ *   once       an accepted event is in the room once, and once, decrypted, in every other device
+ *   cursor     a reader by seq sees each event once, and seq grows
+ *   published  a key that counts as published is on the server
+ *   token      next_batch never goes back
+ *   spin       no request is repeated within a millisecond
+ *   sticky     the room stays encrypted in every database
+ *   answered   every job ends
+ * and what mx_server.h checks. */
+#include <fcntl.h>
+
+#include "base/alloc.h"
+#include "matrix/client/engine.h"
+#include "matrix/crypto/mxcrypto.h"
+#include "mx_server.h"
+#include "scenario.h"
+#include "sql/backend.h"
+#include "sql/runner.h"
+#include "sql/unit.h"
+#include "support/log.h"
+
+enum {
+    DEVICES_MAX = 4,
+    SENDS_MAX = 64,
+    EXCHANGES_MAX = 64,
+    TAG_EXCHANGE = 100,
+};
+
+/* Of each request, in percent. */
+struct faults {
+    uint32_t drop, refuse, limit, act_and_drop, act_and_fail, cut, slow;
+};
+
+enum send_fate { SEND_OPEN, SEND_ACCEPTED, SEND_REFUSED, SEND_UNKNOWN };
+
+struct send {
+    uint32_t device;
+    enum send_fate fate;
+    struct tr_future *future;
+    struct mxengine_job *job;
+};
+
+struct device {
+    struct sql *sql;
+    struct mxengine_options options;
+    tr_sender engine;
+    struct tr_done *done;
+    bool is_up;
+    struct tr_future *reader;
+    struct mxengine_job *reader_job;
+    int64_t cursor;
+    uint8_t seen[SENDS_MAX];
+    struct tr_future *asked; /* any other job */
+    struct mxengine_job *asked_job;
+    uint64_t last_hash, last_ns;  /* of the last request */
+    struct mx_server_place since; /* of the last /sync */
+};
+
+static struct {
+    struct scenario s;
+    struct mx_server server;
+    tr_sender server_sender;
+    struct faults faults;
+    struct device devices[DEVICES_MAX];
+    uint32_t device_count, user_count;
+    struct send sends[SENDS_MAX];
+    uint32_t send_count;
+    uint32_t lose_percent;
+    bool is_opening;
+    struct tr_env env;
+    uint64_t wall_offset_ns;
+} now;
+
+static struct {
+    uint64_t accepted, refused, unknown, received, kills, cuts, lost, dropped, refusals, limits,
+        acted, truncated, slow, soft, jumps, limited, late, duplicated, reloads;
+} seen;
+
+static const struct mx_pickle_key pickle_key = { { 7 } };
+
+/* ---- the clock -------------------------------------------------------------------------------- */
+
+static uint64_t env_now(void *data)
+{
+    const struct tr_env *env = tr_system_env(now.s.system);
+
+    (void)data;
+    return env->now_ns(env->data);
+}
+
+static uint64_t env_wall(void *data)
+{
+    (void)data;
+    return env_now(NULL) + now.wall_offset_ns;
+}
+
+static uint64_t env_random(void *data)
+{
+    const struct tr_env *env = tr_system_env(now.s.system);
+
+    (void)data;
+    return env->random(env->data);
+}
+
+/* ---- the homeserver's actor ------------------------------------------------------------------- */
+
+struct exchange {
+    uint32_t device; /* of the engine that asks */
+    enum mxclient_call call;
+    struct buffer target, token, body;
+    tr_reply_handle reply;
+    bool is_used, is_held; /* held: a long poll without news */
+    bool is_done;          /* it acted; only the answer is missing */
+};
+
+struct server_message {
+    struct exchange *exchange;
+};
+
+struct server_actor {
+    struct exchange *exchanges[EXCHANGES_MAX];
+};
+
+struct reply_head {
+    uint32_t status;
+    uint32_t retry_s;
+};
+
+static void exchange_free(struct exchange *exchange)
+{
+    buffer_free(&exchange->target);
+    buffer_free(&exchange->token);
+    buffer_free(&exchange->body);
+    base_free(exchange);
+}
+
+static void exchange_reply(
+    struct exchange *exchange, uint32_t status, uint32_t retry_s, const char *body, size_t size)
+{
+    static char value[TR_VALUE_SIZE_MAX];
+    struct reply_head head = { status, retry_s };
+
+    CHECK(sizeof head + size <= sizeof value);
+    memcpy(value, &head, sizeof head);
+    if (size > 0)
+        memcpy(value + sizeof head, body, size);
+    (void)tr_reply_send(&exchange->reply, 0, value, sizeof head + size);
+}
+
+static bool is_verbose(void)
+{
+    return getenv("TROUPE_VERBOSE") != NULL;
+}
+
+/* Act and answer, unless the answer gets lost. */
+static void exchange_act(struct exchange *exchange)
+{
+    struct buffer body = { 0 };
+    struct mx_server_request request = { .call = exchange->call,
+        .target = mx_server_text(&exchange->target),
+        .token = mx_server_text(&exchange->token),
+        .body = mx_server_text(&exchange->body) };
+    uint32_t status = mx_server_answer(&now.server, &request, &body);
+    uint32_t dice = below(&now.s, 100);
+
+    CHECK_EQ_INT(body.failed, 0);
+    if (is_verbose())
+        fprintf(stderr, "%llu ms: device %u call %d: %u %.*s\n    %.*s -> %.*s\n",
+            (unsigned long long)(tr_sim_now_ns(now.s.sim) / MS), exchange->device, exchange->call,
+            status, (int)exchange->target.size, exchange->target.bytes, (int)exchange->body.size,
+            exchange->body.bytes, (int)body.size, body.bytes);
+    if (dice < now.faults.act_and_drop) {
+        seen.acted++;
+        tr_reply_drop(&exchange->reply);
+    } else if ((dice -= now.faults.act_and_drop) < now.faults.act_and_fail) {
+        seen.acted++;
+        exchange_reply(exchange, 504, 0, "<html>", 6);
+    } else if ((dice -= now.faults.act_and_fail) < now.faults.cut && body.size > 1) {
+        seen.truncated++;
+        exchange_reply(exchange, status, 0, body.bytes, 1 + below(&now.s, (uint32_t)body.size - 1));
+    } else
+        exchange_reply(exchange, status, 0, body.bytes, body.size);
+    buffer_free(&body);
+}
+
+/* Fail before anything happened; false if there is no fault. */
+static bool exchange_fail(struct exchange *exchange)
+{
+    static const char limited[] = "{\"errcode\":\"M_LIMIT_EXCEEDED\",\"retry_after_ms\":700}";
+    uint32_t dice = below(&now.s, 100);
+
+    if (dice < now.faults.drop) {
+        seen.dropped++;
+        tr_reply_drop(&exchange->reply);
+    } else if ((dice -= now.faults.drop) < now.faults.refuse) {
+        seen.refusals++;
+        exchange_reply(exchange, 502, 0, "<html>", 6);
+    } else if ((dice -= now.faults.refuse) < now.faults.limit) {
+        seen.limits++;
+        exchange_reply(exchange, 429, below(&now.s, 3), limited, sizeof limited - 1);
+    } else
+        return false;
+    return true;
+}
+
+static bool exchange_must_wait(const struct exchange *exchange)
+{
+    int device;
+
+    if (exchange->call != MXCLIENT_SYNC ||
+        memmem(exchange->target.bytes, exchange->target.size, "timeout=30000", 13) == NULL)
+        return false;
+    device = mx_server_device_of(&now.server, mx_server_text(&exchange->token));
+    return device >= 0 && !mx_server_has_news(&now.server, device,
+                              mx_server_since(mx_server_text(&exchange->target)));
+}
+
+static void server_end(struct server_actor *actor, uint32_t index)
+{
+    exchange_free(actor->exchanges[index]);
+    actor->exchanges[index] = NULL;
+}
+
+/* Long polls that have news are answered. */
+static void server_wake(struct server_actor *actor)
+{
+    for (uint32_t i = 0; i < EXCHANGES_MAX; i++)
+        if (actor->exchanges[i] != NULL && actor->exchanges[i]->is_held &&
+            !exchange_must_wait(actor->exchanges[i])) {
+            exchange_act(actor->exchanges[i]);
+            server_end(actor, i);
+        }
+}
+
+static enum tr_next server_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct server_actor *actor = self;
+    uint32_t index = event->tag - TAG_EXCHANGE;
+    struct exchange *exchange = actor->exchanges[index];
+
+    if (exchange == NULL || event->kind != TR_EVENT_TIMER)
+        return TR_GO;
+    if (tr_reply_is_cancelled(exchange->reply)) {
+        server_end(actor, index);
+        return TR_GO;
+    }
+    if (!exchange->is_held && exchange_fail(exchange)) {
+        server_end(actor, index);
+        return TR_GO;
+    }
+    if (!exchange->is_held && exchange_must_wait(exchange)) {
+        exchange->is_held = true;
+        CHECK_EQ_INT(tr_after(ctx, 30000 * MS, event->tag, NULL), 0);
+        return TR_GO;
+    }
+    exchange_act(exchange);
+    server_end(actor, index);
+    server_wake(actor);
+    return TR_GO;
+}
+
+static void check_spin(const struct exchange *exchange)
+{
+    struct device *device = &now.devices[exchange->device];
+    uint64_t hash = 14695981039346656037u, at_ns = tr_sim_now_ns(now.s.sim);
+    const struct buffer *parts[] = { &exchange->target, &exchange->token, &exchange->body };
+
+    for (int i = 0; i < 3; i++)
+        for (size_t k = 0; k < parts[i]->size; k++)
+            hash = (hash ^ (uint8_t)parts[i]->bytes[k]) * 1099511628211u;
+    CHECK_MSG(hash != device->last_hash || at_ns >= device->last_ns + MS,
+        "spin: call %d of device %u was repeated at once", exchange->call, exchange->device);
+    device->last_hash = hash;
+    device->last_ns = at_ns;
+}
+
+static void check_token(const struct exchange *exchange)
+{
+    struct device *device = &now.devices[exchange->device];
+    struct mx_server_place since;
+
+    if (exchange->call != MXCLIENT_SYNC)
+        return;
+    since = mx_server_since(mx_server_text(&exchange->target));
+    CHECK_MSG(since.events >= device->since.events && since.messages >= device->since.messages &&
+                  since.changes >= device->since.changes,
+        "token: device %u goes back", exchange->device);
+    device->since = since;
+}
+
+static enum tr_next server_handle(void *self, struct tr_context *ctx, void *message)
+{
+    struct exchange *exchange = ((struct server_message *)message)->exchange;
+    struct server_actor *actor = self;
+    uint64_t delay = MS + tr_random(ctx) % (30 * MS);
+    uint32_t index;
+
+    check_spin(exchange);
+    check_token(exchange);
+    exchange->reply = tr_reply_take(ctx);
+    for (index = 0; index < EXCHANGES_MAX && actor->exchanges[index] != NULL; index++)
+        ;
+    CHECK(index < EXCHANGES_MAX);
+    actor->exchanges[index] = exchange;
+    if (tr_random(ctx) % 100 < now.faults.slow) {
+        seen.slow++;
+        delay = tr_random(ctx) % (60000 * MS); /* some time out */
+    }
+    CHECK_EQ_INT(tr_after(ctx, delay, TAG_EXCHANGE + index, NULL), 0);
+    return TR_GO;
+}
+
+static void server_finish(void *self)
+{
+    struct server_actor *actor = self;
+
+    for (uint32_t i = 0; i < EXCHANGES_MAX; i++)
+        if (actor->exchanges[i] != NULL)
+            exchange_free(actor->exchanges[i]);
+}
+
+static void server_drop(void *message)
+{
+    exchange_free(((struct server_message *)message)->exchange);
+}
+
+static const struct tr_type server_type = {
+    .name = "homeserver",
+    .message_size = sizeof(struct server_message),
+    .state_size = sizeof(struct server_actor),
+    .handle = server_handle,
+    .event = server_event,
+    .finish = server_finish,
+    .message_drop = server_drop,
+};
+
+/* ---- the transport ---------------------------------------------------------------------------- */
+
+static int transport_ask(
+    void *data, struct tr_context *ctx, const struct mxengine_call *call, uint32_t tag)
+{
+    struct exchange *exchange = base_calloc(sizeof *exchange);
+    struct server_message message = { exchange };
+    struct tr_ask_options options = { .tag = tag,
+        .timeout_ns = mxclient_call_rules[call->request->call].timeout_ms * MS };
+    int rc;
+
+    CHECK(exchange != NULL);
+    exchange->device = (uint32_t)((struct device *)data - now.devices);
+    exchange->call = call->request->call;
+    (void)buffer_span(&exchange->target, mxclient_span(&call->request->target));
+    (void)buffer_span(&exchange->body, mxclient_span(&call->request->body));
+    if (call->token.at != NULL)
+        (void)buffer_span(&exchange->token, call->token);
+    rc = tr_ask(ctx, now.server_sender, &message, sizeof message, &options);
+    if (rc != 0)
+        exchange_free(exchange);
+    return rc;
+}
+
+static void transport_take(
+    void *data, const struct tr_event *event, struct mxengine_answer *ret_answer)
+{
+    struct reply_head head;
+
+    (void)data;
+    *ret_answer = (struct mxengine_answer){ .failed = event->status };
+    if (event->status != 0)
+        return;
+    memcpy(&head, event->value, sizeof head);
+    ret_answer->status = head.status;
+    if (head.retry_s > 0)
+        snprintf(ret_answer->retry_after, sizeof ret_answer->retry_after, "%u", head.retry_s);
+    (void)buffer_append(
+        &ret_answer->body, (const char *)event->value + sizeof head, event->size - sizeof head);
+}
+
+/* ---- databases and engines -------------------------------------------------------------------- */
+
+static bool is_lost(void)
+{
+    return now.lose_percent > 0 && !now.is_opening && percent(&now.s, now.lose_percent);
+}
+
+static int flaky_commit(
+    struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    int rc;
+
+    if (is_lost()) {
+        seen.lost++;
+        return TR_ECLOSED;
+    }
+    rc = sql_sqlite.commit(connection, units, count);
+    if (rc != 0 || !is_lost())
+        return rc;
+    for (size_t i = 0; i < count; i++) { /* it happened, and nobody knows */
+        if (units[i]->status != 0)
+            continue;
+        sql_unit_reset_results(units[i]);
+        sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "lost");
+        seen.lost++;
+    }
+    return SQL_EUNKNOWN;
+}
+
+static void device_open(struct device *device)
+{
+    static struct sql_backend flaky;
+    char url[40], why[300];
+    int rc;
+
+    flaky = sql_sqlite;
+    flaky.commit = flaky_commit;
+    snprintf(url, sizeof url, "sqlite:data/%d.db", (int)(device - now.devices));
+    now.is_opening = true;
+    rc = sql_open(now.s.system,
+        &(struct sql_options){ .url = url,
+            .migrations = mxstore_migrations,
+            .migration_count = MXSTORE_MIGRATIONS,
+            .readers = 1,
+            .queue_max = 64,
+            .backend = &flaky,
+            .in_simulation = true },
+        why, sizeof why, &device->sql);
+    now.is_opening = false;
+    CHECK_MSG(rc == 0, "open: %s: %s", sql_error_text(rc), why);
+}
+
+static void device_start(struct device *device)
+{
+    CHECK(!device->is_up);
+    device->options = (struct mxengine_options){ .sql = device->sql,
+        .key = &pickle_key,
+        .policy = MXCLIENT_SHARE_ALL,
+        .env = &now.env,
+        .transport = { transport_ask, transport_take, device } };
+    CHECK_EQ_INT(
+        mxengine_spawn(now.s.system, &device->options,
+            &(struct tr_spawn_options){ .owner = "the scenario", .ret_done = &device->done },
+            &device->engine),
+        0);
+    device->is_up = true;
+    device->last_hash = 0;
+}
+
+/* Kill the engine between two turns. */
+static void device_kill(struct device *device)
+{
+    enum tr_why why;
+
+    if (!device->is_up)
+        return;
+    (void)tr_kill(tr_sender_weaken(device->engine));
+    tr_sender_drop(&device->engine);
+    CHECK_EQ_INT(tr_done_wait(&device->done, NULL, &why, 0), 0);
+    device->is_up = false;
+    seen.kills++;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------- */
+
+static struct tr_future *ask(struct device *device, struct mxengine_job *job)
+{
+    struct mxengine_message message = { job };
+    struct tr_future *future = NULL;
+
+    atomic_fetch_add(&job->holders, 1);
+    if (tr_ask_future(device->engine, &message, sizeof message, 0, &future) != 0)
+        mxengine_job_unref(job);
+    return future;
+}
+
+/* Take the end of a job; false if it has not ended. */
+static bool take(struct tr_future **future, int *ret_status)
+{
+    if (*future == NULL || !tr_future_is_ended(*future))
+        return false;
+    *ret_status = tr_future_wait(*future, NULL, 0, NULL, 1);
+    tr_future_drop(future);
+    return true;
+}
+
+static void send_next(uint32_t device)
+{
+    struct send *send = &now.sends[now.send_count];
+    char content[40];
+
+    if (!now.devices[device].is_up || now.send_count == SENDS_MAX)
+        return;
+    snprintf(content, sizeof content, "{\"body\":\"<%u>\"}", now.send_count++);
+    *send = (struct send){ .device = device, .job = mxengine_job_create(MXENGINE_SEND) };
+    mxengine_job_set(send->job, MXENGINE_ROOM, SPAN(MX_SERVER_ROOM));
+    mxengine_job_set(send->job, MXENGINE_TYPE, SPAN("m.room.message"));
+    mxengine_job_set(send->job, MXENGINE_CONTENT, span_of(content));
+    send->future = ask(&now.devices[device], send->job);
+}
+
+static void poll_send(struct send *send)
+{
+    int status = TR_ECLOSED;
+
+    if (send->fate != SEND_OPEN || (send->future != NULL && !take(&send->future, &status)))
+        return;
+    if (status == 0) {
+        send->fate = SEND_ACCEPTED;
+        seen.accepted++;
+    } else if (status == SQL_EROWS || status == TR_EACCES || status == TR_ENOENT) {
+        send->fate = SEND_REFUSED;
+        seen.refused++;
+    } else {
+        send->fate = SEND_UNKNOWN;
+        seen.unknown++;
+    }
+    mxengine_job_unref(send->job);
+    send->job = NULL;
+}
+
+static uint32_t number_in(struct span body)
+{
+    const char *at = memmem(body.at, body.size, "\"<", 2);
+    uint32_t number;
+
+    CHECK(at != NULL);
+    number = (uint32_t)strtoul(at + 2, NULL, 10);
+    CHECK(number < now.send_count);
+    return number;
+}
+
+static void on_page(struct device *device, const struct sql_unit *rows)
+{
+    struct mxstore_event row;
+
+    for (uint32_t i = 0; i < sql_unit_rows(rows, 0); i++) {
+        uint32_t number;
+
+        mxstore_row(rows, 0, i, MXSTORE_IS_event, &row);
+        number = number_in(row.body);
+        CHECK_MSG(row.seq > device->cursor, "cursor: %lld after %lld", (long long)row.seq,
+            (long long)device->cursor);
+        device->cursor = row.seq;
+        CHECK_MSG(device->seen[number] == 0, "cursor: device %d reads event %u twice",
+            (int)(device - now.devices), number);
+        device->seen[number] = 1;
+        seen.received++;
+    }
+}
+
+/* Each device always has a reader that waits for news. */
+static void poll_reader(struct device *device)
+{
+    int status;
+
+    if (take(&device->reader, &status)) {
+        if (status == 0)
+            on_page(device, device->reader_job->rows);
+        mxengine_job_unref(device->reader_job);
+        device->reader_job = NULL;
+    }
+    if (device->reader != NULL || !device->is_up)
+        return;
+    mxengine_job_unref(device->reader_job);
+    device->reader_job = mxengine_job_create(MXENGINE_EVENTS);
+    device->reader_job->after_seq = device->cursor;
+    device->reader_job->waits = true;
+    device->reader_job->count_max = between(&now.s, 1, 5);
+    device->reader = ask(device, device->reader_job);
+}
+
+static void run_steps(uint32_t steps)
+{
+    for (uint32_t i = 0; i < steps && tr_sim_step(now.s.sim); i++)
+        now.s.steps++;
+    for (uint32_t i = 0; i < now.send_count; i++)
+        poll_send(&now.sends[i]);
+    for (uint32_t i = 0; i < now.device_count; i++)
+        poll_reader(&now.devices[i]);
+}
+
+/* Run one job to its end; returns its status. */
+static int do_job(struct device *device, struct mxengine_job *job)
+{
+    struct tr_future *future = ask(device, job);
+    int status = TR_ECLOSED;
+
+    for (uint32_t i = 0; future != NULL && !take(&future, &status); i++) {
+        CHECK_MSG(i < STEPS_MAX, "answered: a job of verb %d does not end", job->verb);
+        run_steps(1);
+    }
+    return status;
+}
+
+static int do_login(struct device *device)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_LOGIN);
+    char user[16];
+    int status;
+
+    mx_server_user_name((int)((uint32_t)(device - now.devices) % now.user_count), user);
+    mxengine_job_set(job, MXENGINE_URL, SPAN("https://x"));
+    mxengine_job_set(job, MXENGINE_USER, span_of(user));
+    mxengine_job_set(job, MXENGINE_PASSWORD, SPAN("secret"));
+    status = do_job(device, job);
+    mxengine_job_unref(job);
+    return status;
+}
+
+static void do_room(struct device *device, enum mxengine_verb verb, int user)
+{
+    struct mxengine_job *job = mxengine_job_create(verb);
+    char name[16];
+
+    mx_server_user_name(user, name);
+    if (user > 0)
+        mxengine_job_set(job, MXENGINE_USER, span_of(name));
+    mxengine_job_set(job, MXENGINE_ROOM, SPAN(MX_SERVER_ROOM));
+    CHECK_EQ_INT(do_job(device, job), 0);
+    mxengine_job_unref(job);
+}
+
+static struct mxengine_status status_of(struct device *device)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_STATUS);
+    struct mxengine_status status;
+
+    CHECK_EQ_INT(do_job(device, job), 0);
+    status = job->status;
+    mxengine_job_unref(job);
+    return status;
+}
+
+static void run_ms(uint64_t ms)
+{
+    uint64_t until = tr_sim_now_ns(now.s.sim) + ms * MS;
+
+    for (uint64_t last = 0; tr_sim_now_ns(now.s.sim) < until && last != now.s.steps;) {
+        last = now.s.steps;
+        run_steps(20);
+    }
+}
+
+/* ---- the end ---------------------------------------------------------------------------------- */
+
+static bool is_complete(void)
+{
+    for (uint32_t n = 0; n < now.send_count; n++) {
+        if (now.sends[n].fate == SEND_OPEN)
+            return false;
+        for (uint32_t i = 0; i < now.device_count; i++)
+            if (now.sends[n].fate == SEND_ACCEPTED && i != now.sends[n].device &&
+                now.devices[i].seen[n] == 0)
+                return false;
+    }
+    return true;
+}
+
+SQL_STATEMENT(unread, "SELECT event_id, status, reason FROM mx_event WHERE status <> 1");
+SQL_STATEMENT(unsent, "SELECT txn_id, sending, reason FROM mx_outbox WHERE sending <> 2");
+
+/* Say what a device has that is not read or not sent. */
+static void say_rows(uint32_t index, const struct sql_statement *statement, const char *what)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    sql_unit_step(unit, statement, SQL_ROWS_ANY);
+    CHECK_EQ_INT(sql_read_wait(now.devices[index].sql, unit), 0);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++)
+        fprintf(stderr, "device %u: %s %.*s has status %d, reason %d\n", index, what,
+            (int)sql_row_bytes(unit, 0, i, 0).size, sql_row_bytes(unit, 0, i, 0).at,
+            (int)sql_row_int(unit, 0, i, 1),
+            statement == &unread ? (int)sql_row_int(unit, 0, i, 2) : 0);
+    sql_unit_destroy(unit);
+}
+
+static void say_missing(void)
+{
+    for (uint32_t i = 0; i < now.device_count; i++) {
+        say_rows(i, &unread, "event");
+        say_rows(i, &unsent, "transaction");
+    }
+    for (uint32_t n = 0; n < now.send_count; n++)
+        for (uint32_t i = 0; i < now.device_count; i++)
+            if (now.sends[n].fate == SEND_OPEN ||
+                (now.sends[n].fate == SEND_ACCEPTED && i != now.sends[n].device &&
+                    now.devices[i].seen[n] == 0))
+                fprintf(stderr, "event %u of device %u (fate %d) is not on device %u\n", n,
+                    now.sends[n].device, now.sends[n].fate, i);
+}
+
+SQL_STATEMENT(count_sent, "SELECT COUNT(*) FROM mx_outbox WHERE sending = 2");
+SQL_STATEMENT(count_unsent, "SELECT COUNT(*) FROM mx_outbox WHERE sending <> 2");
+SQL_STATEMENT(count_status, "SELECT status, COUNT(*) FROM mx_event GROUP BY status");
+SQL_STATEMENT(plain_rooms, "SELECT COUNT(*) FROM mx_room WHERE is_encrypted = 0");
+
+/* Check the keys that count as published against the server's. */
+static void check_published(struct device *device, const struct mxclient *client)
+{
+    const struct mx_account *account = client->session.account;
+    const struct mx_server_device *there = NULL;
+    struct mx_one_time_key key;
+    char id[MX_KEY_ID_CHARS + 1], name[64];
+
+    for (int i = 0; i < now.server.device_count; i++)
+        if (span_is(mxclient_span(&client->session.device_id), now.server.devices[i].id))
+            there = &now.server.devices[i];
+    CHECK(there != NULL);
+    for (size_t i = 0; mx_account_one_time_key_at(account, i, &key); i++) {
+        bool is_there = false;
+
+        mx_key_id_text(key.id, id);
+        snprintf(name, sizeof name, "signed_curve25519:%s", id);
+        for (int k = 0; k < there->key_count; k++)
+            is_there = is_there || span_is(mx_server_text(&there->keys[k].name), name);
+        CHECK_MSG(!key.is_published || is_there, "published: key %s of device %d is not there",
+            name, (int)(device - now.devices));
+    }
+}
+
+static int64_t check_database(struct device *device)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mx_random random = { NULL, NULL };
+    struct mxclient client = { 0 };
+    int64_t sent, received = 0;
+    int expected = 0;
+
+    mxclient_load_read(unit);
+    CHECK_EQ_INT(sql_read_wait(device->sql, unit), 0);
+    mxclient_session_init(&client.session, &random, &pickle_key);
+    CHECK_EQ_INT(mxclient_load(&client, unit, 0), 0);
+    check_published(device, &client);
+    mxclient_fini(&client);
+    sql_unit_destroy(unit);
+    unit = sql_unit_create(0);
+    sql_unit_step(unit, &count_sent, 1);
+    sql_unit_step(unit, &count_unsent, 1);
+    sql_unit_step(unit, &count_status, SQL_ROWS_ANY);
+    sql_unit_step(unit, &plain_rooms, 1);
+    CHECK_EQ_INT(sql_read_wait(device->sql, unit), 0);
+    sent = sql_row_int(unit, 0, 0, 0);
+    CHECK_MSG(sql_row_int(unit, 1, 0, 0) == 0, "once: an outbox has unsent rows");
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 2); i++) {
+        CHECK_MSG(sql_row_int(unit, 2, i, 0) == MXSTORE_ENQUEUED,
+            "once: device %d has events of status %d", (int)(device - now.devices),
+            (int)sql_row_int(unit, 2, i, 0));
+        received = sql_row_int(unit, 2, i, 1);
+    }
+    for (uint32_t i = 0; i < SENDS_MAX; i++)
+        expected += device->seen[i];
+    CHECK_MSG(received == expected, "once: %d are stored, %d were read", (int)received, expected);
+    CHECK_MSG(sql_row_int(unit, 3, 0, 0) == 0, "sticky: a room is not encrypted");
+    sql_unit_destroy(unit);
+    return sent;
+}
+
+static void check_end(void)
+{
+    int64_t sent = 0, events = 0;
+
+    for (uint32_t i = 0; i < now.device_count; i++)
+        sent += check_database(&now.devices[i]);
+    for (int i = 0; i < now.server.event_count; i++)
+        events += now.server.events[i].device >= 0 ? 1 : 0;
+    CHECK_MSG(sent == events, "once: %d were sent, %d are in the room", (int)sent, (int)events);
+    for (uint32_t n = 0; n < now.send_count; n++)
+        for (uint32_t i = 0; i < now.device_count; i++)
+            CHECK_MSG(now.sends[n].fate != SEND_REFUSED || now.devices[i].seen[n] == 0,
+                "once: event %u was refused and is on device %u", n, i);
+}
+
+/* ---- the run ---------------------------------------------------------------------------------- */
+
+static void begin(uint64_t seed)
+{
+    memset(&now, 0, sizeof now);
+    scenario_begin(&now.s, seed, NULL);
+    now.wall_offset_ns = (uint64_t)1700000000 * 1000 * MS;
+    now.env = *tr_system_env(now.s.system);
+    now.env.now_ns = env_now;
+    now.env.wall_ns = env_wall;
+    now.env.random = env_random;
+    now.server.random = env_random;
+    now.server.faults =
+        (struct mx_server_faults){ .timeline_max = 1000, .has_refresh = percent(&now.s, 50) };
+    now.user_count = between(&now.s, 2, MX_SERVER_USERS);
+    now.device_count = between(&now.s, now.user_count, DEVICES_MAX);
+    CHECK_EQ_INT(tr_spawn(now.s.system, &server_type, &(struct server_actor){ 0 },
+                     &(struct tr_spawn_options){ .owner = "the scenario" }, &now.server_sender),
+        0);
+    for (uint32_t i = 0; i < now.device_count; i++) {
+        device_open(&now.devices[i]);
+        device_start(&now.devices[i]);
+    }
+}
+
+/* Everybody logs in, meets in the room and uploads keys, without a fault. */
+static void settle(void)
+{
+    for (uint32_t i = 0; i < now.device_count; i++)
+        CHECK_EQ_INT(do_login(&now.devices[i]), 0);
+    do_room(&now.devices[0], MXENGINE_CREATE, 0);
+    for (uint32_t user = 1; user < now.user_count; user++) {
+        do_room(&now.devices[0], MXENGINE_INVITE, (int)user);
+        do_room(&now.devices[user], MXENGINE_JOIN, 0);
+    }
+    run_ms(3000);
+}
+
+/* The machine of all devices loses power; unsynced writes may be gone. */
+static void cut_power(void)
+{
+    for (uint32_t i = 0; i < now.device_count; i++)
+        device_kill(&now.devices[i]);
+    tr_sim_disk_crash(now.s.sim);
+    for (uint32_t i = 0; i < now.device_count; i++)
+        sql_close(&now.devices[i].sql);
+    tr_sim_disk_crash(now.s.sim);
+    for (uint32_t i = 0; i < now.device_count; i++)
+        device_open(&now.devices[i]);
+    seen.cuts++;
+}
+
+/* The server ends a login; it knows the refresh token, or nothing. */
+static void end_login(void)
+{
+    struct mx_server_device *device = &now.server.devices[below(&now.s, now.device_count)];
+
+    device->token = 0;
+    if (percent(&now.s, 50))
+        device->refresh = device->refresh_former = 0;
+    seen.soft++;
+}
+
+static void draw_faults(void)
+{
+    struct scenario *s = &now.s;
+
+    now.faults = (struct faults){ .drop = below(s, 8),
+        .refuse = below(s, 8),
+        .limit = below(s, 8),
+        .act_and_drop = below(s, 8),
+        .act_and_fail = below(s, 8),
+        .cut = below(s, 8),
+        .slow = below(s, 5) };
+    now.lose_percent = percent(s, 30) ? below(s, 10) : 0;
+    now.server.faults.late_percent = percent(s, 50) ? (int)below(s, 60) : 0;
+    now.server.faults.duplicate_percent = percent(s, 30) ? (int)below(s, 30) : 0;
+}
+
+static void storm(void)
+{
+    struct scenario *s = &now.s;
+    uint32_t rounds = between(s, 4, 16);
+
+    draw_faults();
+    for (uint32_t i = 0; i < rounds; i++) {
+        send_next(below(s, now.device_count));
+        run_steps(below(s, percent(s, 30) ? 1000 : 100));
+        if (percent(s, 20))
+            device_kill(&now.devices[below(s, now.device_count)]);
+        if (percent(s, 6))
+            cut_power();
+        if (percent(s, 8))
+            end_login();
+        if (percent(s, 8)) {
+            now.wall_offset_ns += ((uint64_t)below(s, 3) - 1) * 86400000 * MS + below(s, 1000) * MS;
+            seen.jumps++;
+        }
+        for (uint32_t k = 0; k < now.device_count; k++)
+            if (!now.devices[k].is_up && percent(s, 60))
+                device_start(&now.devices[k]);
+    }
+}
+
+static void finish(void)
+{
+    for (uint32_t i = 0; i < now.device_count; i++)
+        if (!now.devices[i].is_up)
+            device_start(&now.devices[i]);
+    for (uint32_t i = 0; i < 200 && !is_complete(); i++) {
+        for (uint32_t k = 0; k < now.device_count; k++)
+            if (status_of(&now.devices[k]).state == MXCLIENT_SOFT_OUT)
+                (void)do_login(&now.devices[k]);
+        run_ms(60000);
+    }
+    if (!is_complete())
+        say_missing();
+    CHECK_MSG(is_complete(), "once: events are missing after hours without a fault");
+    run_ms(120000); /* also the answers are stored */
+    for (uint32_t i = 0; i < now.device_count; i++)
+        seen.reloads += status_of(&now.devices[i]).reloads;
+    check_end();
+}
+
+static void end(void)
+{
+    for (uint32_t i = 0; i < now.device_count; i++) {
+        device_kill(&now.devices[i]);
+        tr_future_drop(&now.devices[i].reader);
+        mxengine_job_unref(now.devices[i].reader_job);
+        sql_close(&now.devices[i].sql);
+    }
+    tr_sender_drop(&now.server_sender);
+    seen.limited += now.server.limited;
+    seen.late += now.server.late;
+    seen.duplicated += now.server.duplicated;
+    mx_server_fini(&now.server);
+}
+
+static uint64_t run(uint64_t seed)
+{
+    static int nowhere = -1;
+
+    if (!is_verbose() && nowhere < 0) {
+        nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        log_setup(nowhere, LOG_LOGFMT, LOG_ERROR);
+    }
+    begin(seed);
+    settle();
+    storm();
+    now.faults = (struct faults){ 0 };
+    now.lose_percent = 0;
+    now.server.faults.late_percent = now.server.faults.duplicate_percent = 0;
+    finish();
+    end();
+    return scenario_end(&now.s);
+}
+
+TEST_LONG(matrix, loses_nothing_and_repeats_nothing, 120)
+{
+    for (uint64_t seed; check_each_seed(&seed, 50);)
+        run(seed);
+    scenario_report();
+    printf(
+        "%llu events accepted, %llu refused, %llu unknown, %llu received; %llu kills, %llu power "
+        "cuts, %llu lost commits, %llu reloads; %llu requests dropped, %llu 502, %llu 429, %llu "
+        "lost after they acted, %llu cut, %llu slow; %llu logins ended, %llu clock jumps, %llu "
+        "limited, %llu late, %llu duplicated\n",
+        (unsigned long long)seen.accepted, (unsigned long long)seen.refused,
+        (unsigned long long)seen.unknown, (unsigned long long)seen.received,
+        (unsigned long long)seen.kills, (unsigned long long)seen.cuts,
+        (unsigned long long)seen.lost, (unsigned long long)seen.reloads,
+        (unsigned long long)seen.dropped, (unsigned long long)seen.refusals,
+        (unsigned long long)seen.limits, (unsigned long long)seen.acted,
+        (unsigned long long)seen.truncated, (unsigned long long)seen.slow,
+        (unsigned long long)seen.soft, (unsigned long long)seen.jumps,
+        (unsigned long long)seen.limited, (unsigned long long)seen.late,
+        (unsigned long long)seen.duplicated);
+}
+
+TEST_LONG(matrix, is_replayed_from_its_seed, 60)
+{
+    check_traces(run, 3);
+}

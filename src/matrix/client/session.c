@@ -30,7 +30,7 @@ enum session_move {
     MOVE_DENIED,  /* the login failed */
     MOVE_REFRESH, /* the token was refused or is about to expire, and can be replaced */
     MOVE_REFRESHED,
-    MOVE_UNREACHED, /* the refresh got no answer: the next refusal starts another */
+    MOVE_UNREACHED, /* the refresh brought no token: the next refusal starts another */
     MOVE_SOFT_LOGOUT,
     MOVE_HARD_LOGOUT,
     MOVE_LOGOUT,
@@ -418,6 +418,7 @@ void mxclient_session_tick(struct mxclient_session *session, int64_t now_ms)
         now_ms < session->token_refresh_ms)
         return;
     session->is_refusal_soft = false;
+    session->is_refresh_early = true;
     session_go(session, MOVE_REFRESH);
 }
 
@@ -436,6 +437,12 @@ static int session_take_refresh(struct mxclient_session *session,
         outcome->verdict == MXCLIENT_TOKEN || outcome->status == 401 || outcome->status == 403;
     int rc;
 
+    /* The token still counts, and only its own refusal says whether the device and its keys stay. */
+    if (is_refused && session->is_refresh_early && !outcome->is_soft_logout) {
+        session->token_refresh_ms = 0;
+        session_go(session, MOVE_UNREACHED);
+        return 0;
+    }
     if (is_refused) {
         session_go(session, outcome->is_soft_logout || session->is_refusal_soft ? MOVE_SOFT_LOGOUT
                                                                                 : MOVE_HARD_LOGOUT);
@@ -475,6 +482,7 @@ enum mxclient_repeat mxclient_session_refused(struct mxclient_session *session,
     if (request->token != session->token_serial)
         return MXCLIENT_REPEAT_NOW;
     session->is_refusal_soft = outcome->is_soft_logout;
+    session->is_refresh_early = false;
     if (session->refresh_token.size > 0)
         session_go(session, MOVE_REFRESH);
     else

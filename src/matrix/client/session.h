@@ -55,6 +55,7 @@ struct mxclient_session {
     int64_t token_refresh_ms; /* when to replace the token; 0: never */
     uint64_t token_serial;    /* counts tokens; a request carries the serial of its token */
     bool is_refusal_soft;     /* the refusal that began the refresh was a soft logout */
+    bool is_refresh_early;    /* the refresh began without a refusal */
     int64_t txn_next;
     int64_t fallback_rotated_ms;
     struct mx_account *account; /* NULL until the first login is asked for */

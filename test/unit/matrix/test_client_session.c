@@ -286,6 +286,33 @@ TEST(session, a_refused_refresh_ends_softly_only_if_the_server_says_so)
     }
 }
 
+TEST(session, an_early_refresh_that_is_refused_waits_for_the_token_to_end)
+{
+    struct mxclient_outcome refused = { .verdict = MXCLIENT_REFUSED, .status = 403 };
+    struct mxclient_outcome ended = { .verdict = MXCLIENT_TOKEN, .is_soft_logout = true };
+    struct mxclient_session session;
+    struct mxclient_request request = { 0 }, refresh;
+
+    mx_client_discover(&session);
+    CHECK_EQ_INT(
+        mx_client_login(&session, "@ada:x", ",\"refresh_token\":\"r\",\"expires_in_ms\":60000", 0),
+        0);
+    mxclient_session_tick(&session, 30000);
+    CHECK(mxclient_session_next(&session, &refresh));
+    CHECK_EQ_INT(mxclient_session_answered(&session, &refresh, &refused, NULL, 30001), 0);
+    CHECK_EQ_INT(session.state, MXCLIENT_ACTIVE);
+    mxclient_request_fini(&refresh);
+    mxclient_session_tick(&session, 30002);
+    CHECK_EQ_INT(session.state, MXCLIENT_ACTIVE);
+    mxclient_session_stamp(&session, &request);
+    CHECK_EQ_INT(mxclient_session_refused(&session, &request, &ended), MXCLIENT_REPEAT_WAIT);
+    CHECK(mxclient_session_next(&session, &refresh));
+    CHECK_EQ_INT(mxclient_session_answered(&session, &refresh, &refused, NULL, 60001), 0);
+    CHECK_EQ_INT(session.state, MXCLIENT_SOFT_OUT);
+    mxclient_request_fini(&refresh);
+    mxclient_session_fini(&session);
+}
+
 TEST(session, a_hard_logout_says_what_is_kept)
 {
     struct mxclient_session session;

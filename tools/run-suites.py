@@ -106,8 +106,8 @@ SUITES = [
     Suite("fuzz-long", "long", 9000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
           tools=["clang"]),
     # Not in `test`: a fresh machine fetches 80 MB and unpacks for a minute before the first case.
-    Suite("matrix", "long", 180, "real Matrix clients through a real Synapse",
-          ["tools/run-tests.py --jobs 1 test/matrix/peers_talk.py"], files=["test/matrix"]),
+    Suite("matrix", "long", 400, "real Matrix clients through a real Synapse",
+          ["tools/build.sh debug", "tools/run-tests.py --jobs 1 test/matrix/peers_talk.py"], files=["test/matrix"]),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,
           files=["test/integration"], environment={**BUILT, **LONG}),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Matrix clients as processes: matrix-js-sdk by Node, matrix-nio by Python. test/README.md has their commands and
+"""Matrix clients as processes: matrix-js-sdk by Node, matrix-nio by Python, and our own. test/README.md has their commands and
 events. Not a test itself."""
 import contextlib
 import importlib.util
@@ -35,7 +35,14 @@ def nio_command():
     return ["/usr/bin/python3", os.path.join(SOURCE, "peer_nio.py")]
 
 
-COMMANDS = {"js": js_command, "nio": nio_command}
+def troupe_command():
+    program = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/debug"), "test/matrix-peer")
+    if not os.path.exists(program):
+        raise Skip(f"{os.path.relpath(program, ROOT)} is not built")
+    return [program]
+
+
+COMMANDS = {"js": js_command, "nio": nio_command, "troupe": troupe_command}
 
 
 @contextlib.contextmanager
@@ -52,7 +59,7 @@ def homeserver(folder, **settings):
 
 
 class Peer:
-    """A client of one kind, "js" or "nio". What it logs is in a file of its name in the folder."""
+    """A client of one kind, "js", "nio" or "troupe". What it logs is in a file of its name in the folder."""
 
     def __init__(self, kind, folder, name):
         self.kind, self.name = kind, name
@@ -90,6 +97,7 @@ class Peer:
 
     def take(self, find, what, limit_s):
         """What `find` returns when it is not None, after the lines that it needs have arrived."""
+        limit_s = limit_s or LIMIT_S
         deadline = time.monotonic() + limit_s
         with self.arrived:
             while (found := find()) is None:
@@ -108,7 +116,7 @@ class Peer:
             raise AssertionError(f"{self.name} ended before {command}: {self.log_end()}") from error
         return number, command
 
-    def end(self, begun, limit_s=LIMIT_S):
+    def end(self, begun, limit_s=None):
         number, command = begun
         answer = self.take(lambda: self.answers.pop(number, None), f"answer to {command}", limit_s)
         assert answer["ok"], f"{self.name}: {command}: {answer['error']}"
@@ -117,14 +125,23 @@ class Peer:
     def call(self, command, **values):
         return self.end(self.begin(command, **values))
 
-    def wait(self, event, limit_s=LIMIT_S, **wanted):
+    def wait(self, event, limit_s=None, **wanted):
         """Takes the first event of that kind whose fields are as wanted. Others stay."""
+        return self.wait_any((event,), limit_s, **wanted)
+
+    def wait_any(self, events, limit_s=None, **wanted):
+        """The same for several kinds of events."""
         def find():
             for number, said in enumerate(self.events):
-                if said["event"] == event and all(said.get(name) == value for name, value in wanted.items()):
+                if said["event"] in events and all(said.get(name) == value for name, value in wanted.items()):
                     return self.events.pop(number)
             return None
-        return self.take(find, f"{event} {wanted}", limit_s)
+        return self.take(find, f"{' or '.join(events)} {wanted}", limit_s)
+
+    def drop(self, event):
+        """Drops the events of this kind that have arrived."""
+        with self.arrived:
+            self.events = [said for said in self.events if said["event"] != event]
 
     def login(self, server, user, **more):
         answer = self.call("login", homeserver=server.url, user=user, password=matrix_homeserver.PASSWORD, **more)
@@ -139,7 +156,7 @@ class Peer:
 
     def log_end(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
-            return file.read()[-2000:]
+            return file.read()[-500:]
 
     def stop(self):
         """It stays logged in: its device is not removed."""

@@ -15,6 +15,9 @@ const SAS = "m.sas.v1";
 const TIMELINE = 100; // events of a sync; neither peer fetches what a shorter timeline leaves out
 let client;
 let crypto;
+let aheadMs = 0; // of the clock that the SDK sees
+const realNow = Date.now;
+Date.now = () => realNow() + aheadMs;
 const flows = new Map(); // transaction id: { request?, verifier?, sas?, isOurs, isOver }
 
 const say = (line) => process.stdout.write(JSON.stringify(line) + "\n");
@@ -180,6 +183,9 @@ const commands = {
     return { devices: await Promise.all(list) };
   },
   rotate: ({ roomId }) => crypto.forceDiscardSession(roomId),
+  async pass_time({ ms }) {
+    aheadMs += ms;
+  },
   async trust({ onlyVerified }) {
     crypto.globalBlacklistUnverifiedDevices = onlyVerified;
   },

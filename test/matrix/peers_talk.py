@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The real parts that a Matrix engine is tested with, tested themselves: matrix-js-sdk and matrix-nio talk with each other,
-and with themselves, through a Synapse. Parts of cases' names on the command line choose some."""
+"""Our Matrix client, matrix-js-sdk and matrix-nio talk with each other, and with themselves, through a Synapse. Parts of
+cases' names on the command line choose some."""
 import hashlib
 import os
 import sys
@@ -16,14 +16,25 @@ from matrix_peers import Peer, matrix_homeserver
 from serving import wait_until
 
 MESSAGES = 20
-SIZES = (0, 1, 100_000)
-KINDS = (("js", "nio"), ("nio", "js"), ("js", "js"), ("nio", "nio"))
+MESSAGES_TROUPE = 200  # more than a Megolm session has by default
+SIZES = (0, 1, 10_000_000)
+SOFT_LOGOUTS_S = 60
+LIMITS_S = 20
+KINDS = (("js", "nio"), ("nio", "js"), ("js", "js"), ("nio", "nio"),
+         ("troupe", "js"), ("js", "troupe"), ("troupe", "nio"), ("nio", "troupe"), ("troupe", "troupe"))
+LACKS = {"troupe": {"verification"}}  # what a kind of peer has no commands for
 CASES = []
 
 
-def case(function):
+def case(function, **about):
+    """`uses` is a part that not all kinds have, `kind` is one that must be in the pair."""
+    function.uses, function.kind = about.get("uses"), about.get("kind")
     CASES.append(function)
     return function
+
+
+def case_of(**about):
+    return lambda function: case(function, **about)
 
 
 class Pair:
@@ -33,15 +44,19 @@ class Pair:
         self.server, self.folder, self.ada, self.bob = server, folder, ada, bob
         self.room = None
 
+    def has(self, kind):
+        return kind in (self.ada.kind, self.bob.kind)
+
     @property
     def directions(self):
         return ((self.ada, self.bob), (self.bob, self.ada))
 
 
 def talk(sender, reader, room, text):
-    sender.call("send", roomId=room, text=text)
-    message = reader.wait("message", roomId=room, sender=sender.user_id)
+    sent = sender.call("send", roomId=room, text=text)
+    message = reader.wait("message", roomId=room, eventId=sent["eventId"])
     assert message["content"]["body"] == text and message["encrypted"], message
+    return sent
 
 
 @case
@@ -57,7 +72,7 @@ def both_log_in_and_meet_in_an_encrypted_room(pair):
 
 @case
 def each_reads_the_others_messages_in_order(pair):
-    for number in range(MESSAGES):
+    for number in range(MESSAGES_TROUPE if pair.has("troupe") else MESSAGES):
         for sender, reader in pair.directions:
             talk(sender, reader, pair.room, f"{number} from {sender.name}")
 
@@ -93,13 +108,13 @@ def cancel_by(command, first, second, code):
     assert not first.has_verified(second) and not second.has_verified(first)
 
 
-@case
+@case_of(uses="verification")
 def a_verification_that_one_cancels_verifies_nobody(pair):
     for first, second in pair.directions:
         cancel_by("cancel", first, second, "m.user")
 
 
-@case
+@case_of(uses="verification")
 def numbers_that_differ_verify_nobody(pair):
     for first, second in pair.directions:
         cancel_by("mismatch", first, second, "m.mismatched_sas")
@@ -114,20 +129,17 @@ def verify(first, second, **more):
     assert first.has_verified(second) and second.has_verified(first)
 
 
-@case
+@case_of(uses="verification")
 def each_verifies_the_other(pair):
     for first, second in pair.directions:
         verify(first, second)
 
 
-@case
+@case_of(uses="verification", kind="nio")
 def nio_verifies_as_before_there_were_requests(pair):
     for first, second in pair.directions:
         if first.kind == "nio":
             verify(first, second, legacy=True)
-
-
-WITH_NIO = (nio_verifies_as_before_there_were_requests,)
 
 
 @case
@@ -151,6 +163,68 @@ def a_rotated_session_is_read(pair):
         talk(sender, reader, pair.room, "after the rotation")
 
 
+@case_of(kind="troupe")
+def a_client_that_restarts_goes_on(pair):
+    for sender, reader in pair.directions:
+        for peer in (sender, reader):
+            if peer.kind == "troupe":
+                peer.call("restart")
+                talk(sender, reader, pair.room, f"after a restart of {peer.name}")
+
+
+def wait_for_answer_to(sender, reader, room, text):
+    """Messages, each with a new room key, until the reader can read one. Those before have lost their key."""
+    for number in range(20):
+        sender.call("rotate", roomId=room)
+        event_id = sender.call("send", roomId=room, text=f"{text} {number}")["eventId"]
+        got = reader.wait_any(("message", "undecryptable"), eventId=event_id)
+        if got["event"] == "message":
+            return number
+    raise AssertionError("no message became readable")
+
+
+HOURS_2 = 2 * 3600 * 1000  # no client replaces a session twice in an hour
+
+
+@case_of(kind="troupe")
+def a_session_that_the_reader_lost_is_replaced(pair):
+    for sender, reader in pair.directions:
+        if reader.kind == "troupe":
+            before = reader.call("counts")["undecrypted"]
+            reader.call("pass_time", ms=HOURS_2)
+            reader.call("forget")
+            assert wait_for_answer_to(sender, reader, pair.room, "lost") > 0
+            assert reader.call("counts")["undecrypted"] > before
+
+
+@case_of(kind="troupe")
+def a_session_that_the_reader_cannot_read_is_replaced(pair):
+    """matrix-js-sdk 37.5.0 claims a key for the new session, but its dummy message never leaves."""
+    for sender, reader in pair.directions:
+        if sender.kind == "troupe" and reader.kind != "js":
+            reader.call("pass_time", ms=HOURS_2)
+            sender.call("wedge", userId=reader.user_id, deviceId=reader.device_id)
+            assert wait_for_answer_to(sender, reader, pair.room, "wedged") > 0
+
+
+@case_of(kind="troupe")
+def a_member_who_left_gets_another_session(pair):
+    for sender, reader in pair.directions:
+        if sender.kind != "troupe":
+            continue
+        former = talk(sender, reader, pair.room, "before the leave")["sessionId"]
+        sender.drop("member")
+        reader.call("leave", roomId=pair.room)
+        sender.wait("member", roomId=pair.room, userId=reader.user_id, membership="leave")
+        sent = sender.call("send", roomId=pair.room, text="without the other")
+        assert sent["sessionId"] != former
+        sender.call("invite", roomId=pair.room, userId=reader.user_id)
+        reader.call("join", roomId=pair.room)
+        sender.wait("member", roomId=pair.room, userId=reader.user_id, membership="join")
+        talk(sender, reader, pair.room, "after the return")
+        assert not [said for said in reader.events if said["event"] == "message" and said["eventId"] == sent["eventId"]]
+
+
 @case
 def a_device_that_comes_later_reads_what_follows(pair):
     with Peer("js", pair.folder, "bob-later") as later:
@@ -159,7 +233,11 @@ def a_device_that_comes_later_reads_what_follows(pair):
         talk(pair.ada, pair.bob, pair.room, "to three devices")
         assert later.wait("message", roomId=pair.room)["content"]["body"] == "to three devices"
         later.wait("undecryptable", roomId=pair.room, sender=pair.bob.user_id)
+        sent = pair.ada.call("send", roomId=pair.room, text="the last to three devices")
         later.call("logout")
+    wait_until(lambda: later.device_id not in pair.ada.known_devices(later.user_id), "ada knows that the device is gone")
+    if pair.ada.kind == "troupe":
+        assert pair.ada.call("send", roomId=pair.room, text="to two devices")["sessionId"] != sent["sessionId"]
 
 
 @case
@@ -170,6 +248,47 @@ def a_device_that_logs_out_is_gone(pair):
 
 
 # ---- one server with limits -----------------------------------------------------------------------------------------
+
+def troupe_lives_with_limits_and_short_tokens(folder):
+    """Tokens live for 2 s and each third message is refused for a while: every message arrives once, in order."""
+    with matrix_peers.homeserver(os.path.join(folder, "short"), rc_message={"per_second": 2, "burst_count": 3},
+                                 refreshable_access_token_lifetime="2s") as server, \
+            Peer("troupe", folder, "ada-short") as ada, Peer("js", folder, "bob-short") as bob:
+        for user in ("ada", "bob"):
+            server.register(user)
+        pair = Pair(server, folder, ada, bob)
+        both_log_in_and_meet_in_an_encrypted_room(pair)
+        deadline, number = time.monotonic() + LIMITS_S, 0
+        while time.monotonic() < deadline:
+            for _ in range(5):
+                talk(ada, bob, pair.room, f"message {number}")
+                number += 1
+            ada.wait("refreshed")
+        talk(bob, ada, pair.room, "the end")
+        assert not [said for said in bob.events if said["event"] in ("message", "undecryptable")], bob.events
+        assert not [said for said in ada.events if said["event"] == "logged_out"], ada.events
+
+
+def troupe_logs_in_again_after_soft_logouts(folder):
+    """The server ends each login after 2 s and refuses to refresh its token. The device and its keys stay."""
+    with matrix_peers.homeserver(os.path.join(folder, "soft"), session_lifetime="2s", refresh_token_lifetime="2s",
+                                 refreshable_access_token_lifetime="2s") as server, \
+            Peer("troupe", folder, "ada-soft") as ada, Peer("troupe", folder, "bob-soft") as bob:
+        for user in ("ada", "bob"):
+            server.register(user)
+        pair = Pair(server, folder, ada, bob)
+        both_log_in_and_meet_in_an_encrypted_room(pair)
+        devices = ada.device_id, bob.device_id
+        deadline, number = time.monotonic() + SOFT_LOGOUTS_S, 0
+        while time.monotonic() < deadline:
+            for sender, reader in pair.directions:
+                talk(sender, reader, pair.room, f"message {number}")
+            number += 1
+        for peer in (ada, bob):
+            logouts = [said["soft"] for said in peer.events if said["event"] == "logged_out"]
+            assert all(logouts) and len(logouts) > SOFT_LOGOUTS_S / 5, (peer.name, logouts)
+        assert devices == tuple(peer.call("counts")["deviceId"] for peer in (ada, bob))
+
 
 def limits_and_short_tokens_are_real(folder):
     with matrix_peers.homeserver(os.path.join(folder, "limited"), rc_message={"per_second": 1, "burst_count": 3},
@@ -202,10 +321,13 @@ class Verdicts:
     def __init__(self, wanted):
         self.wanted, self.passed, self.failed, self.skipped = wanted, 0, 0, 0
 
+    def wants(self, name):
+        return not self.wanted or any(word in name for word in self.wanted)
+
     def run(self, function, subject, about):
         """True if it held, or was not wanted."""
         name, started = f"{about}: {function.__name__}", time.monotonic()
-        if self.wanted and not any(word in name for word in self.wanted) and function is not CASES[0]:
+        if not self.wants(name) and function is not CASES[0]:
             return True
         try:
             function(subject)
@@ -224,14 +346,17 @@ class Verdicts:
     def run_pair(self, server, folder, kinds):
         """In order: the first case makes the room. If it fails, the others cannot run."""
         about = " and ".join(kinds)
+        cases = [function for function in CASES if function.kind in (None, *kinds) and
+                 not any(function.uses in LACKS.get(kind, ()) for kind in kinds)]
+        if not any(self.wants(f"{about}: {function.__name__}") for function in cases):
+            return
         try:
             with tempfile.TemporaryDirectory(dir=folder) as place, \
                     Peer(kinds[0], place, "ada") as ada, Peer(kinds[1], place, "bob") as bob:
                 pair = Pair(server, place, ada, bob)
-                if self.run(CASES[0], pair, about):
-                    for function in CASES[1:]:
-                        if "nio" in kinds or function not in WITH_NIO:
-                            self.run(function, pair, about)
+                if self.run(cases[0], pair, about):
+                    for function in cases[1:]:
+                        self.run(function, pair, about)
         except matrix_peers.Skip as reason:
             self.skip(about, reason)
 
@@ -251,6 +376,8 @@ def main():
             for kinds in KINDS:
                 verdicts.run_pair(server, folder, kinds)
             verdicts.run(limits_and_short_tokens_are_real, folder, "js alone")
+            verdicts.run(troupe_lives_with_limits_and_short_tokens, folder, "troupe")
+            verdicts.run(troupe_logs_in_again_after_soft_logouts, folder, "troupe")
     except matrix_peers.Skip as reason:
         print(reason)
         return 77

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo_stream.c: the subscribers of a conversation.
  *
- * A subscriber has heard every row up to `seq` and none after it. It is in one of three states:
+ * A subscriber has heard every row up to `seq` and none after it. It is in one of four states:
  *
  *   catching up   a page of the log is being read for it. Rows stored meanwhile are on a later page.
  *   live          its seq is the conversation's, or a row that its client read in the database
  *                 before this actor knew the row to be stored.
+ *   waiting       its member is out, and the log is ahead of this actor: it hears nothing until the
+ *                 conversation has been read again.
  *   gone          its stream has ended; the next walk frees it.
  *
  * So no row is missed and none comes twice, whatever the order of events. A subscriber hears what
@@ -28,7 +30,12 @@ struct convo_subscriber {
     struct convo_subscriber *next;
     http_stream stream;
     uint64_t stream_number;
-    enum { SUBSCRIBER_LIVE, SUBSCRIBER_CATCHING_UP, SUBSCRIBER_GONE } state;
+    enum {
+        SUBSCRIBER_LIVE,
+        SUBSCRIBER_CATCHING_UP,
+        SUBSCRIBER_WAITING,
+        SUBSCRIBER_GONE,
+    } state;
     bool is_websocket;
     bool was_out; /* when its page was requested: the commit that removed it is in the log */
     uint32_t number;
@@ -185,10 +192,12 @@ static void end_removed(
     struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
     if (sql_unit_rows(unit, PAGE_BOUNDS) > 0 &&
-        (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ) > convo->committed.seq)
+        (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ) > convo->committed.seq) {
+        subscriber->state = SUBSCRIBER_WAITING;
         convo_poison(convo);
-    else
+    } else {
         end_subscriber(convo, subscriber, removed);
+    }
 }
 
 static void send_page(
@@ -233,11 +242,13 @@ void convo_stream_caught_up(
     is_empty = sql_unit_rows(unit, PAGE_LOG) == 0;
     /* A page may be short because its rows are large: read until a page is empty. */
     is_last = is_empty || subscriber->seq >= subscriber->heard_to;
+    if (subscriber->state == SUBSCRIBER_GONE)
+        return;
     if (is_out(convo, subscriber)) {
         /* The subscriber hears the commit that removed it; this page may be older than that. */
         if (is_empty && subscriber->was_out)
             end_removed(convo, subscriber, unit);
-        else if (subscriber->state != SUBSCRIBER_GONE)
+        else
             subscriber_read_page(convo, ctx, subscriber);
     } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
         subscriber_read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
@@ -246,11 +257,16 @@ void convo_stream_caught_up(
 
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
 {
-    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (at->state == SUBSCRIBER_LIVE &&
-            (is_out(convo, at) ||
-                (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq)))
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
+        bool must_read =
+            at->state == SUBSCRIBER_WAITING || is_out(convo, at) ||
+            (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq);
+
+        if (at->state == SUBSCRIBER_WAITING)
+            at->state = SUBSCRIBER_LIVE;
+        if (at->state == SUBSCRIBER_LIVE && must_read)
             subscriber_read_page(convo, ctx, at);
+    }
 }
 
 uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted)
@@ -330,7 +346,7 @@ static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
 {
     uint64_t seq = frames->event.seq;
 
-    if (subscriber->state == SUBSCRIBER_GONE ||
+    if (subscriber->state == SUBSCRIBER_GONE || subscriber->state == SUBSCRIBER_WAITING ||
         (subscriber->state == SUBSCRIBER_CATCHING_UP && frames->event.kind < DELIVERY_FORK))
         return;
     /* Its page had this row before the actor knew the row to be stored. */

@@ -154,9 +154,13 @@ static inline bool mx_homeserver_put_claim(
     return buffer_text(&server->answer, "}") == 0;
 }
 
-static inline void mx_homeserver_to_device(
-    struct mx_homeserver *server, struct mx_homeserver_device *from, const struct json *body)
+/* `path` ends with the type and the transaction id. */
+static inline void mx_homeserver_to_device(struct mx_homeserver *server,
+    struct mx_homeserver_device *from, struct span path, const struct json *body)
 {
+    const char *end = memrchr(path.at, '/', path.size);
+    const char *type = (const char *)memrchr(path.at, '/', (size_t)(end - path.at)) + 1;
+
     for (int i = 0; i < server->device_count && !server->drops_to_device; i++) {
         struct mx_homeserver_device *device = &server->devices[i];
         const struct json *content =
@@ -164,9 +168,8 @@ static inline void mx_homeserver_to_device(
 
         if (content == NULL)
             continue;
-        (void)buffer_format(&device->inbox,
-            "%s{\"type\":\"m.room.encrypted\",\"sender\":\"%s\",\"content\":",
-            device->inbox.size == 0 ? "" : ",", from->user);
+        (void)buffer_format(&device->inbox, "%s{\"type\":\"%.*s\",\"sender\":\"%s\",\"content\":",
+            device->inbox.size == 0 ? "" : ",", (int)(end - type), type, from->user);
         mx_homeserver_value(&device->inbox, content);
         (void)buffer_text(&device->inbox, "}");
     }
@@ -272,7 +275,8 @@ static inline struct mxclient_answer mx_homeserver_answer(struct mx_homeserver *
         mx_homeserver_each(server, json_get(body, "one_time_keys"), mx_homeserver_put_claim);
         break;
     case MXCLIENT_TO_DEVICE:
-        mx_homeserver_to_device(server, from, body);
+        mx_homeserver_to_device(
+            server, from, (struct span){ request->target.bytes, request->target.size }, body);
         break;
     case MXCLIENT_MEMBERS:
         (void)buffer_text(&server->answer, "{\"chunk\":[");

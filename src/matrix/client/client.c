@@ -5,10 +5,12 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/send.h"
 #include "matrix/client/timeline.h"
+#include "matrix/client/withheld.h"
 
 void mxclient_start(struct mxclient *client)
 {
@@ -54,6 +56,16 @@ static int client_load_verification(struct mxclient *client, const void *row)
     return mxclient_verify_load(client, row);
 }
 
+static int client_load_withheld(struct mxclient *client, const void *row)
+{
+    return mxclient_withheld_load(client, row);
+}
+
+static int client_load_key_request(struct mxclient *client, const void *row)
+{
+    return mxclient_key_request_load(client, row);
+}
+
 /* The kinds in the order of their steps: users come before their devices. */
 static const struct client_list {
     enum mxstore_kind kind;
@@ -66,6 +78,8 @@ static const struct client_list {
     { MXSTORE_IS_inbound, client_load_inbound },
     { MXSTORE_IS_gap, client_load_gap },
     { MXSTORE_IS_verification, client_load_verification },
+    { MXSTORE_IS_withheld, client_load_withheld },
+    { MXSTORE_IS_key_request, client_load_key_request },
 };
 enum { CLIENT_LISTS = sizeof client_lists / sizeof client_lists[0] };
 
@@ -79,6 +93,8 @@ union client_row {
     struct mxstore_inbound inbound;
     struct mxstore_gap gap;
     struct mxstore_verification verification;
+    struct mxstore_withheld withheld;
+    struct mxstore_key_request key_request;
 };
 
 void mxclient_load_read(struct sql_unit *unit)
@@ -122,6 +138,8 @@ void mxclient_fini(struct mxclient *client)
     mxclient_index_fini(&client->inbounds, mxclient_inbound_fini);
     mxclient_index_fini(&client->outbounds, mxclient_outbound_fini);
     mxclient_index_fini(&client->gaps, mxclient_gap_fini);
+    mxclient_index_fini(&client->withheld, NULL);
+    mxclient_key_requests_fini(&client->key_requests);
     client->walking = NULL;
     mxclient_verify_fini(&client->verify);
     mxclient_rooms_fini(&client->rooms);

@@ -9,6 +9,18 @@
 #include "matrix/client/session.h"
 #include "matrix/client/verify.h"
 
+/* Keys asked for and given (key_request.h). */
+struct mxclient_key_requests {
+    struct mxclient_index asks;     /* of struct mxclient_ask */
+    struct mxclient_index forwards; /* of struct mxclient_forward */
+    /* The request under way is of one of these; NULL: none is. */
+    struct mxclient_ask *asking;
+    struct mxclient_forward *forwarding;
+    bool is_claiming;   /* for `forwarding` */
+    bool is_cancelling; /* the request of `asking` is its cancellation */
+    int64_t next_ms;    /* the earliest time for the next request, after a refusal */
+};
+
 /* Which devices of a room's members get its keys. A blocked device never does. */
 enum mxclient_policy {
     MXCLIENT_SHARE_EXCLUDE, /* verified ones; the others are left out */
@@ -38,15 +50,17 @@ struct mxclient {
     struct mxclient_index outbounds; /* of struct mxclient_outbound (send.h) */
     struct mxclient_index gaps;      /* of struct mxclient_gap (timeline.h) */
     struct mxclient_gap *walking;    /* the gap whose request is under way; or NULL */
-    bool is_unwedging;               /* a claim for wedged sessions is under way */
-    struct mxclient_verify verify;   /* verifications under way */
-    bool is_account_changed;         /* by a received message; the sync's unit stores the session */
-    int64_t seq_next;                /* of the next received event */
-    struct buffer next_batch;        /* the token of the next /sync; empty before the first */
-    uint32_t empty_syncs;            /* in a row, that came at once and brought no news */
-    uint64_t skipped;                /* members of answers that were not valid */
-    uint64_t undecrypted;            /* messages to this device that no session decrypts */
-    uint64_t withheld;               /* notices that a key is withheld from us */
+    struct mxclient_index withheld;  /* of struct mxclient_withheld (withheld.h) */
+    struct mxclient_key_requests key_requests;
+    bool is_unwedging;             /* a claim for wedged sessions is under way */
+    struct mxclient_verify verify; /* verifications under way */
+    bool is_account_changed;       /* by a received message; the sync's unit stores the session */
+    int64_t seq_next;              /* of the next received event */
+    struct buffer next_batch;      /* the token of the next /sync; empty before the first */
+    uint32_t empty_syncs;          /* in a row, that came at once and brought no news */
+    uint64_t skipped;              /* members of answers that were not valid */
+    uint64_t undecrypted;          /* messages to this device that no session decrypts */
+    uint64_t notices;              /* that a key is withheld from us */
 };
 
 /* Start the nouns of a session that has logged in. */

@@ -6,8 +6,8 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
-
-#define ALGORITHM "m.megolm.v1.aes-sha2"
+#include "matrix/client/key_request.h"
+#include "matrix/client/withheld.h"
 
 /* ---- sessions --------------------------------------------------------------------------------- */
 
@@ -16,7 +16,7 @@ void mxclient_inbound_fini(void *object)
     mx_inbound_destroy(((struct mxclient_inbound *)object)->inbound);
 }
 
-static struct mxclient_inbound *megolm_find(
+const struct mxclient_inbound *mxclient_megolm_find(
     const struct mxclient *client, struct span room_id, struct span session_id)
 {
     return mxclient_index_find_pair(&client->inbounds, room_id, session_id);
@@ -113,7 +113,8 @@ int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room
     bool is_forwarded = from->source == MXSTORE_FORWARDED;
     int rc = MX_EFORMAT;
 
-    if (json_string(json_get(content, "algorithm"), &algorithm) && span_is(algorithm, ALGORITHM) &&
+    if (json_string(json_get(content, "algorithm"), &algorithm) &&
+        span_is(algorithm, MXCLIENT_MEGOLM) &&
         mxclient_read_id(json_get(content, "room_id"), &room_id) &&
         mxclient_read_id(json_get(content, "session_id"), &session_id) &&
         json_string(json_get(content, "session_key"), &text) &&
@@ -123,7 +124,8 @@ int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room
         mx_inbound_id(inbound, id);
         rc = span_is(session_id, id) ? 0 : MX_ESESSION;
     }
-    if (rc == 0 && !megolm_is_better(megolm_find(client, room_id, session_id), &key, inbound))
+    if (rc == 0 &&
+        !megolm_is_better(mxclient_megolm_find(client, room_id, session_id), &key, inbound))
         rc = MX_EINDEX;
     if (rc == 0)
         rc = megolm_put(client, room_id, session_id, &key, inbound, unit);
@@ -134,10 +136,47 @@ int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room
         client->skipped += rc == TR_ENOMEM ? 0 : 1;
         return rc == TR_ENOMEM ? rc : 0;
     }
+    mxclient_withheld_forget(client, room_id, session_id, unit);
+    mxclient_key_request_came(client, room_id, session_id, unit);
     room = mxclient_rooms_find(&client->rooms, room_id);
     if (room != NULL)
         room->has_new_keys = true;
     return 0;
+}
+
+int mxclient_megolm_keep_own(struct mxclient *client, struct span room_id,
+    const struct mx_outbound *outbound, struct sql_unit *unit)
+{
+    const struct mx_account *account = client->session.account;
+    struct mxclient_room_key key = { .sender_key = *mx_account_identity_key(account),
+        .signing_key = *mx_account_signing_key(account),
+        .source = MXSTORE_FROM_OWNER };
+    struct mx_inbound *inbound = NULL;
+    char id[MX_SESSION_ID_CHARS + 1];
+    struct buffer text = { 0 };
+    int rc = mx_outbound_key(outbound, &text);
+
+    mx_outbound_id(outbound, id);
+    rc = rc != 0 ? rc : mx_inbound_create(mxclient_span(&text), &inbound);
+    rc = rc != 0 ? rc : megolm_put(client, room_id, span_of(id), &key, inbound, unit);
+    rc = rc != 0 ? rc : megolm_keep(client, room_id, span_of(id), &key, inbound);
+    if (rc != 0)
+        mx_inbound_destroy(inbound);
+    mx_wipe_buffer(&text);
+    return rc;
+}
+
+bool mxclient_megolm_is_ours(const struct mxclient *client, const struct mxclient_room *room,
+    const struct mxclient_event *event)
+{
+    const struct mxclient_inbound *session = NULL;
+    struct span id;
+
+    if (span_equal(event->sender, mxclient_span(&client->session.user_id)) &&
+        mxclient_read_id(json_get(event->content, "session_id"), &id))
+        session = mxclient_megolm_find(client, mxclient_id(&room->entry), id);
+    return session != NULL &&
+           mx_key_equal(&session->sender_key, mx_account_identity_key(client->session.account));
 }
 
 /* ---- events ----------------------------------------------------------------------------------- */
@@ -169,13 +208,13 @@ int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient
     int rc;
 
     if (!json_string(json_get(event->content, "algorithm"), &algorithm) ||
-        !span_is(algorithm, ALGORITHM) ||
+        !span_is(algorithm, MXCLIENT_MEGOLM) ||
         !mxclient_read_id(json_get(event->content, "session_id"), &text.session_id) ||
         !json_string(json_get(event->content, "ciphertext"), &body))
         return MX_EFORMAT;
-    session = megolm_find(client, mxclient_id(&room->entry), text.session_id);
+    session = mxclient_megolm_find(client, mxclient_id(&room->entry), text.session_id);
     if (session == NULL)
-        return MX_ESESSION;
+        return mxclient_withheld_reason(client, mxclient_id(&room->entry), text.session_id);
     device = mxclient_devices_by_key(&client->devices, event->sender, &session->sender_key);
     if (device == NULL || !mx_key_equal(&device->signing_key, &session->signing_key))
         return MX_EDEVICE;
@@ -191,7 +230,8 @@ int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient
 
 bool mxclient_megolm_is_waiting(int reason)
 {
-    return reason == MX_ESESSION || reason == MX_EINDEX || reason == MX_EDEVICE;
+    return reason == MX_ESESSION || reason == MX_EINDEX || reason == MX_EDEVICE ||
+           mxclient_withheld_is(reason);
 }
 
 /* Release one held row if it decrypts. */
@@ -200,13 +240,15 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
 {
     struct json_doc event_doc = { 0 }, doc = { 0 };
     struct mxclient_cleartext text = { 0 };
-    struct mxclient_event event;
+    struct mxclient_event event = { 0 };
     int rc = json_parse_copy(&event_doc, row->body, 0);
 
     if (rc == 0)
         rc = mxclient_event_read(json_root(&event_doc), &event) ? 0 : MX_EFORMAT;
     if (rc == 0)
         rc = mxclient_megolm_decrypt(client, room, &event, &doc, &text);
+    if (rc != 0 && rc != TR_ENOMEM && mxclient_key_request_note(client, room, &event, rc, 0, unit))
+        rc = TR_ENOMEM;
     if (rc == 0) {
         mxstore_release_event(
             unit, row->event_id, text.type, mxclient_span(&text.text), client->seq_next++);

@@ -17,6 +17,8 @@
 
 enum { MXCLIENT_HELD_PER_PAGE = 32 };
 
+#define MXCLIENT_MEGOLM "m.megolm.v1.aes-sha2"
+
 struct mxclient_inbound {
     struct mxclient_entry entry; /* room and session id */
     struct mx_inbound *inbound;
@@ -40,6 +42,17 @@ int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *
 int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room_key *from,
     const struct json *content, struct sql_unit *unit);
 
+/* Keep our own copy of a sending session, from its present index on, for our other devices and for
+ * key files. TR_ENOMEM. */
+int mxclient_megolm_keep_own(struct mxclient *client, struct span room_id,
+    const struct mx_outbound *outbound, struct sql_unit *unit);
+/* Find a session; NULL if it is not known. */
+const struct mxclient_inbound *mxclient_megolm_find(
+    const struct mxclient *client, struct span room_id, struct span session_id);
+/* Return whether this device sent an encrypted event: its session is one of ours. */
+bool mxclient_megolm_is_ours(const struct mxclient *client, const struct mxclient_room *room,
+    const struct mxclient_event *event);
+
 /* An event that was decrypted. Texts point into the document. */
 struct mxclient_cleartext {
     struct span session_id; /* points into the event */
@@ -47,7 +60,8 @@ struct mxclient_cleartext {
     struct span type;
     struct buffer text; /* the whole plaintext; the caller wipes it */
 };
-/* Decrypt an m.room.encrypted event. MX_ESESSION: its key has not come; MX_EDEVICE: its sender's
+/* Decrypt an m.room.encrypted event. MX_ESESSION or a reason of withheld.h: its key
+ * has not come; MX_EDEVICE: its sender's
  * device is not known, or is another; MX_E*, TR_ENOMEM. */
 int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text);

@@ -6,8 +6,10 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/send.h"
+#include "matrix/client/withheld.h"
 
 #define ALGORITHM "m.olm.v1.curve25519-aes-sha2"
 
@@ -239,15 +241,36 @@ int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
 void mxclient_batch_start(struct mxclient_batch *batch, struct mxclient *client,
     struct mxclient_request *request, struct sql_unit *unit)
 {
+    mxclient_batch_start_clear(batch, client, SPAN("m.room.encrypted"), request, unit);
+}
+
+void mxclient_batch_start_clear(struct mxclient_batch *batch, struct mxclient *client,
+    struct span type, struct mxclient_request *request, struct sql_unit *unit)
+{
     char txn[MXCLIENT_TXN_BYTES];
 
     mxclient_request_init(request, MXCLIENT_TO_DEVICE,
-        (struct span[]){ SPAN("m.room.encrypted"), mxclient_session_txn(&client->session, txn) });
+        (struct span[]){ type, mxclient_session_txn(&client->session, txn) });
     *batch = (struct mxclient_batch){
         .client = client, .request = request, .unit = unit, .writer = json_writer(&request->body)
     };
     json_put_object(&batch->writer, NULL);
     json_put_object(&batch->writer, "messages");
+}
+
+void mxclient_batch_put(
+    struct mxclient_batch *batch, struct mxclient_place place, struct span content)
+{
+    if (!span_equal(batch->user_id, place.user_id)) {
+        if (batch->count > 0)
+            json_put_end(&batch->writer);
+        json_put_key(&batch->writer, place.user_id);
+        json_put_object(&batch->writer, NULL);
+        batch->user_id = place.user_id;
+    }
+    json_put_key(&batch->writer, place.device_id);
+    json_put_raw(&batch->writer, NULL, content);
+    batch->count++;
 }
 
 int mxclient_batch_add(struct mxclient_batch *batch, struct mxclient_place place,
@@ -257,18 +280,8 @@ int mxclient_batch_add(struct mxclient_batch *batch, struct mxclient_place place
     int rc =
         mxclient_olm_encrypt(batch->client, place, device, type, content, batch->unit, &message);
 
-    if (rc == 0 && !span_equal(batch->user_id, place.user_id)) {
-        if (batch->count > 0)
-            json_put_end(&batch->writer);
-        json_put_key(&batch->writer, place.user_id);
-        json_put_object(&batch->writer, NULL);
-        batch->user_id = place.user_id;
-    }
-    if (rc == 0) {
-        json_put_key(&batch->writer, place.device_id);
-        json_put_raw(&batch->writer, NULL, mxclient_span(&message));
-        batch->count++;
-    }
+    if (rc == 0)
+        mxclient_batch_put(batch, place, mxclient_span(&message));
     buffer_free(&message);
     return rc;
 }
@@ -539,6 +552,7 @@ static int olm_dispatch(struct mxclient *client, const struct olm_message *messa
         mxclient_devices_by_key(&client->devices, message->sender, &message->sender_key);
     bool is_own = span_equal(message->sender, mxclient_span(&client->session.user_id)) &&
                   device != NULL && device->trust == MXSTORE_VERIFIED;
+    const struct json *content = json_get(plaintext, "content");
     struct span type = { NULL, 0 };
 
     (void)json_string(json_get(plaintext, "type"), &type);
@@ -549,7 +563,8 @@ static int olm_dispatch(struct mxclient *client, const struct olm_message *messa
             now_ms, unit);
     if (span_is(type, "m.room_key"))
         key.source = MXSTORE_FROM_OWNER;
-    else if (span_is(type, "m.forwarded_room_key") && is_own)
+    else if (span_is(type, "m.forwarded_room_key") && is_own &&
+             mxclient_key_request_is_asked(client, content))
         key.source = MXSTORE_FORWARDED; /* only a verified device of our own is believed */
     else {
         /* The device replaced a session that it could not read: it may lack our keys. */
@@ -559,7 +574,7 @@ static int olm_dispatch(struct mxclient *client, const struct olm_message *messa
         client->skipped += span_is(type, "m.dummy") ? 0 : 1;
         return 0;
     }
-    return mxclient_megolm_take_key(client, &key, json_get(plaintext, "content"), unit);
+    return mxclient_megolm_take_key(client, &key, content, unit);
 }
 
 static int olm_take_encrypted(
@@ -618,8 +633,9 @@ int mxclient_to_device_take(
         return mxclient_verify_take(client, &event, now_ms, unit);
     }
     if (span_is(type, "m.room_key.withheld"))
-        client->withheld++;
-    else
-        client->skipped++; /* a room key that came in the clear is nobody's word */
+        return mxclient_withheld_take(client, json_get(value, "content"), now_ms, unit);
+    if (span_is(type, "m.room_key_request"))
+        return mxclient_key_request_take(client, value, now_ms);
+    client->skipped++; /* a room key that came in the clear is nobody's word */
     return 0;
 }

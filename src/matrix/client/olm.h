@@ -56,8 +56,8 @@ int mxclient_olm_encrypt(struct mxclient *client, struct mxclient_place place,
     const struct mxclient_device *device, struct span type, struct span content,
     struct sql_unit *unit, struct buffer *out);
 
-/* A sendToDevice request with one encrypted message for each of several devices. Devices of one user
- * stand together. */
+/* A sendToDevice request with one message for each of several devices. Devices of one user stand
+ * together. */
 struct mxclient_batch {
     struct mxclient *client;
     struct mxclient_request *request;
@@ -68,7 +68,13 @@ struct mxclient_batch {
 };
 void mxclient_batch_start(struct mxclient_batch *batch, struct mxclient *client,
     struct mxclient_request *request, struct sql_unit *unit);
-/* Add a message; fails like mxclient_olm_encrypt. */
+/* Start a batch of this type whose messages mxclient_batch_put writes in the clear. */
+void mxclient_batch_start_clear(struct mxclient_batch *batch, struct mxclient *client,
+    struct span type, struct mxclient_request *request, struct sql_unit *unit);
+/* Add a message as it is, JSON. */
+void mxclient_batch_put(
+    struct mxclient_batch *batch, struct mxclient_place place, struct span content);
+/* Encrypt a message and add it; fails like mxclient_olm_encrypt. */
 int mxclient_batch_add(struct mxclient_batch *batch, struct mxclient_place place,
     const struct mxclient_device *device, struct span type, struct span content);
 /* End the request after `rc`, the result of the last call. It is written if this returns 0 and there

@@ -8,8 +8,7 @@
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/sync.h"
-
-#define ALGORITHM "m.megolm.v1.aes-sha2"
+#include "matrix/client/withheld.h"
 
 void mxclient_outbound_fini(void *object)
 {
@@ -131,16 +130,21 @@ static bool send_must_rotate(const struct mxclient *client, const struct mxclien
 }
 
 /* Start a session of the room, in place of the former one. It is stored with its first share or
- * message. */
-static int send_rotate(struct mxclient *client, struct mxclient_room *room, int64_t now_ms)
+ * message, and our copy of it at once. */
+static int send_rotate(
+    struct mxclient *client, struct mxclient_room *room, int64_t now_ms, struct sql_unit *unit)
 {
     struct mxclient_outbound *outbound =
         mxclient_index_add(&client->outbounds, mxclient_id(&room->entry), sizeof *outbound);
     struct mx_outbound *fresh = NULL;
     int rc = outbound == NULL ? TR_ENOMEM : mx_outbound_create(client->session.random, &fresh);
 
-    if (rc != 0)
+    if (rc == 0)
+        rc = mxclient_megolm_keep_own(client, mxclient_id(&room->entry), fresh, unit);
+    if (rc != 0) {
+        mx_outbound_destroy(fresh);
         return rc;
+    }
     mxclient_outbound_fini(outbound);
     outbound->outbound = fresh;
     outbound->created_ms = now_ms;
@@ -284,7 +288,7 @@ static int send_room_key(const struct mxclient_outbound *outbound, struct buffer
 
     mx_outbound_id(outbound->outbound, id);
     json_put_object(&writer, NULL);
-    json_put_text(&writer, "algorithm", ALGORITHM);
+    json_put_text(&writer, "algorithm", MXCLIENT_MEGOLM);
     json_put_string(&writer, "room_id", mxclient_id(&outbound->entry));
     json_put_text(&writer, "session_id", id);
     json_put_string(&writer, "session_key", mxclient_span(&key));
@@ -336,12 +340,62 @@ static int send_share_all(struct mxclient *client, struct mxclient_room *room,
     return mxclient_batch_end(&batch, rc);
 }
 
+/* Return why a device that may not have the session does not get it. */
+static int send_refusal(const struct mxclient_device *device)
+{
+    return device->trust == MXSTORE_BLOCKED ? MX_EBLOCKED : MX_EUNVERIFIED;
+}
+
+/* Tell the devices that do not get the session why, once: the attempt counts. */
+static int send_put_notices(struct mxclient_batch *batch, struct mxclient_room *room,
+    struct mxclient_outbound *outbound, struct span session_id)
+{
+    struct send_walk walk = { .client = batch->client, .room = room };
+    int rc = 0;
+
+    while (rc == 0 && batch->count < MXCLIENT_SHARES_PER_REQUEST && send_next_device(&walk)) {
+        struct mxclient_share *share;
+        struct buffer notice = { 0 };
+
+        if (walk.device->is_deleted || send_is_allowed(batch->client, walk.device))
+            continue;
+        share = send_share(outbound, send_place(&walk), true);
+        if (share == NULL)
+            return TR_ENOMEM;
+        if (share->is_told)
+            continue;
+        rc = mxclient_withheld_put(batch->client, mxclient_id(&room->entry), session_id,
+            send_refusal(walk.device), &notice);
+        if (rc == 0)
+            mxclient_batch_put(batch, send_place(&walk), mxclient_span(&notice));
+        share->is_told = share->is_telling = true;
+        buffer_free(&notice);
+    }
+    return rc;
+}
+
+static int send_withhold_all(struct mxclient *client, struct mxclient_room *room,
+    struct mxclient_outbound *outbound, struct sql_unit *unit, struct mxclient_request *request,
+    bool *ret_is_needed)
+{
+    char id[MX_SESSION_ID_CHARS + 1];
+    struct mxclient_batch batch;
+    int rc;
+
+    mx_outbound_id(outbound->outbound, id);
+    mxclient_batch_start_clear(&batch, client, SPAN("m.room_key.withheld"), request, unit);
+    rc = send_put_notices(&batch, room, outbound, span_of(id));
+    *ret_is_needed = batch.count > 0;
+    return mxclient_batch_end(&batch, rc);
+}
+
 void mxclient_send_shared(struct mxclient *client, const struct mxclient_room *room,
     enum mxclient_verdict verdict, struct sql_unit *unit)
 {
     struct mxclient_outbound *outbound = send_outbound(client, room);
     struct send_walk walk = { .client = client, .room = room };
     char id[MX_SESSION_ID_CHARS + 1], identity[MX_KEY_CHARS + 1];
+    bool is_told;
 
     tr_assert(outbound != NULL && outbound->is_sharing);
     tr_assert(verdict == MXCLIENT_DONE || verdict == MXCLIENT_REFUSED);
@@ -350,18 +404,21 @@ void mxclient_send_shared(struct mxclient *client, const struct mxclient_room *r
     while (send_next_device(&walk)) {
         struct mxclient_share *share = send_share(outbound, send_place(&walk), false);
 
-        if (share == NULL || !share->is_sending)
+        if (share == NULL || (!share->is_sending && !share->is_telling))
             continue;
-        share->is_sending = false;
-        share->is_shared = verdict == MXCLIENT_DONE;
+        is_told = share->is_telling;
+        share->is_shared = share->is_sending && verdict == MXCLIENT_DONE;
+        share->is_sending = share->is_telling = false;
         mx_key_text(&walk.device->identity_key, identity);
-        if (share->is_shared)
+        if (share->is_shared || is_told)
             mxstore_put(unit, MXSTORE_IS_share,
                 &(struct mxstore_share){ .session_id = span_of(id),
                     .user_id = mxclient_id(&walk.user->entry),
                     .device_id = mxclient_id(&walk.device->entry),
                     .identity_key = span_of(identity),
-                    .message_index = outbound->message_count });
+                    .message_index = outbound->message_count,
+                    .withheld = is_told ? span_of(mxclient_withheld_code(send_refusal(walk.device)))
+                                        : (struct span){ NULL, 0 } });
     }
 }
 
@@ -392,13 +449,15 @@ int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, i
     if (*ret_need != MXCLIENT_NEED_NOTHING)
         return 0;
     if (send_must_rotate(client, room, outbound, now_ms))
-        rc = send_rotate(client, room, now_ms);
+        rc = send_rotate(client, room, now_ms, unit);
     if (rc != 0)
         return rc;
     outbound = send_outbound(client, room);
     rc = send_claim(client, room, outbound, now_ms, request, ret_need);
     if (rc == 0 && *ret_need == MXCLIENT_NEED_NOTHING) {
         rc = send_share_all(client, room, outbound, unit, request, &is_needed);
+        if (rc == 0 && !is_needed)
+            rc = send_withhold_all(client, room, outbound, unit, request, &is_needed);
         *ret_need = is_needed ? MXCLIENT_NEED_SHARE : MXCLIENT_NEED_NOTHING;
     }
     outbound->is_sharing =
@@ -427,7 +486,7 @@ static int send_encrypt(struct mxclient *client, struct mxclient_outbound *outbo
     mx_key_text(mx_account_identity_key(client->session.account), ours);
     writer = json_writer(out);
     json_put_object(&writer, NULL);
-    json_put_text(&writer, "algorithm", ALGORITHM);
+    json_put_text(&writer, "algorithm", MXCLIENT_MEGOLM);
     json_put_text(&writer, "session_id", id);
     json_put_string(&writer, "ciphertext", mxclient_span(&body));
     json_put_text(&writer, "sender_key", ours);

@@ -7,7 +7,9 @@
  *    A device that had it and is excluded now makes the session rotate before the next message.
  * 3. A message is accepted with its transaction id, then encrypted. A ratchet is stored before its
  *    bytes leave: one unit has the session and the encrypted body of the outbox row.
- * 4. A device counts as having the key after the 200 of the message alone: a crash before it shares
+ * 4. A device that the policy excludes or that is blocked is told so once per session
+ *    (m.room_key.withheld).
+ * 5. A device counts as having the key after the 200 of the message alone: a crash before it shares
  *    again. */
 #ifndef MATRIX_CLIENT_SEND_H
 #define MATRIX_CLIENT_SEND_H
@@ -25,6 +27,8 @@ struct mxclient_share {
     struct mxclient_entry entry; /* user and device id */
     bool is_shared;
     bool is_sending; /* in the request under way */
+    bool is_told;    /* that it does not get the session, or the attempt was made */
+    bool is_telling; /* in the request under way */
 };
 
 struct mxclient_outbound {

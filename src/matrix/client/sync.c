@@ -6,6 +6,7 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/timeline.h"
@@ -69,7 +70,9 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
     } else if (rc != TR_ENOMEM) {
         row->status = mxclient_megolm_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
         row->reason = rc;
-        rc = TR_EAGAIN;
+        rc = mxclient_key_request_note(
+            intake->client, room, event, rc, intake->now_ms, intake->unit);
+        rc = rc == 0 ? TR_EAGAIN : rc;
     }
     mx_wipe_buffer(&text.text);
     json_doc_free(&doc);
@@ -110,11 +113,13 @@ static int sync_take_event(
     return rc;
 }
 
-/* Our own event comes back with the transaction id that we gave it. */
-static bool sync_is_echo(const struct mxclient_intake *intake, const struct mxclient_event *event)
+/* Our own event comes back with the transaction id that we gave it, or at least with our session. */
+static bool sync_is_echo(const struct mxclient_intake *intake, const struct mxclient_room *room,
+    const struct mxclient_event *event)
 {
-    return event->transaction_id.at != NULL &&
-           span_equal(event->sender, mxclient_span(&intake->client->session.user_id));
+    return (event->transaction_id.at != NULL &&
+               span_equal(event->sender, mxclient_span(&intake->client->session.user_id))) ||
+           mxclient_megolm_is_ours(intake->client, room, event);
 }
 
 int mxclient_intake_event(
@@ -128,7 +133,7 @@ int mxclient_intake_event(
     }
     if (event.state_key.at != NULL)
         return intake->takes_state ? mxclient_room_take_state(room, &event, intake->is_limited) : 0;
-    return sync_is_echo(intake, &event) ? 0 : sync_take_event(intake, room, &event);
+    return sync_is_echo(intake, room, &event) ? 0 : sync_take_event(intake, room, &event);
 }
 
 /* ---- rooms ------------------------------------------------------------------------------------ */

@@ -36,7 +36,12 @@
     X(MX_EHASH, 12, "the SHA-256 of the ciphertext does not match")                                \
     X(MX_EEXHAUSTED, 13, "the session has used its last message index")                            \
     X(MX_EROUNDS, 14, "the key file asks for no rounds, or for more than allowed")                 \
-    X(MX_EDEVICE, 15, "the device of the sender is not known, or its keys are others")
+    X(MX_EDEVICE, 15, "the device of the sender is not known, or its keys are others")             \
+    X(MX_EBLOCKED, 16, "the sender has blocked this device")                                       \
+    X(MX_EUNVERIFIED, 17, "the sender shares its keys with verified devices alone")                \
+    X(MX_EUNAUTHORISED, 18, "the sender does not allow this device to read the message")           \
+    X(MX_EUNAVAILABLE, 19, "the device that was asked does not have the key")                      \
+    X(MX_EWITHHELD, 20, "the sender withholds the key for a reason that is not known here")
 
 #define MX__ERROR_ENUM(name, number, text) name = -(4200 + (number)),
 enum mx_error { MX_ERRORS(MX__ERROR_ENUM) };

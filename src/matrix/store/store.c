@@ -130,6 +130,19 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
         .put.text = PUT(MXSTORE_GAP, "gap", V4, "room_id, from_token"),
         .get.text = SELECT(MXSTORE_GAP, "gap") " WHERE room_id = $1 ORDER BY created_ms, from_token",
     },
+    [MXSTORE_IS_withheld] = {
+        TABLE(MXSTORE_WITHHELD, withheld),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_WITHHELD, "withheld", V4, "room_id, session_id"),
+        .get.text = SELECT(MXSTORE_WITHHELD, "withheld") " WHERE room_id = $1 ORDER BY session_id",
+    },
+    [MXSTORE_IS_key_request] = {
+        TABLE(MXSTORE_KEY_REQUEST, key_request),
+        .replaces = true,
+        .put.text = PUT(MXSTORE_KEY_REQUEST, "key_request", V5, "room_id, session_id"),
+        .get.text = SELECT(MXSTORE_KEY_REQUEST, "key_request")
+            " WHERE room_id = $1 ORDER BY session_id",
+    },
     [MXSTORE_IS_verification] = {
         TABLE(MXSTORE_VERIFICATION, verification),
         .replaces = true,
@@ -246,6 +259,9 @@ SQL_STATEMENT(get_events,
                                    " ORDER BY seq LIMIT $2");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
 SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
+SQL_STATEMENT(drop_withheld, "DELETE FROM mx_withheld WHERE room_id = $1 AND session_id = $2");
+SQL_STATEMENT(
+    drop_key_request, "DELETE FROM mx_key_request WHERE room_id = $1 AND session_id = $2");
 /* Transaction ids are "m" and a number that only grows (session.c). */
 #define TXN_NUMBER "CAST(SUBSTR(txn_id, 2) AS BIGINT)"
 SQL_STATEMENT(get_unsent,
@@ -375,11 +391,28 @@ void mxstore_get_last_seq(struct sql_unit *unit)
     sql_unit_step(unit, &get_last_seq, 1);
 }
 
+/* Add a step that deletes the row with a key of two parts. */
+static void mxstore_drop(struct sql_unit *unit, const struct sql_statement *statement,
+    struct span first, struct span second)
+{
+    sql_unit_step(unit, statement, 1);
+    sql_unit_text(unit, first);
+    sql_unit_text(unit, second);
+}
+
 void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token)
 {
-    sql_unit_step(unit, &close_gap, 1);
-    sql_unit_text(unit, room_id);
-    sql_unit_text(unit, from_token);
+    mxstore_drop(unit, &close_gap, room_id, from_token);
+}
+
+void mxstore_drop_withheld(struct sql_unit *unit, struct span room_id, struct span session_id)
+{
+    mxstore_drop(unit, &drop_withheld, room_id, session_id);
+}
+
+void mxstore_drop_key_request(struct sql_unit *unit, struct span room_id, struct span session_id)
+{
+    mxstore_drop(unit, &drop_key_request, room_id, session_id);
 }
 
 void mxstore_claim_outbox(

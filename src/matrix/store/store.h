@@ -15,7 +15,7 @@
 
 #include "sql/sql.h"
 
-enum { MXSTORE_MIGRATIONS = 1 };
+enum { MXSTORE_MIGRATIONS = 2 };
 extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -146,6 +146,22 @@ enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_F
     NEXT(TEXT, until_token)                                                                        \
     NEXT(INT, created_ms)
 
+/* The sender's word why it withholds a session's key from us. The key itself deletes the row. */
+#define MXSTORE_WITHHELD(FIRST, NEXT)                                                              \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, session_id)                                                                         \
+    NEXT(INT, reason) /* an MX_E* code */                                                          \
+    NEXT(INT, received_ms)
+
+enum mxstore_asking { MXSTORE_WANTED, MXSTORE_ASKED, MXSTORE_CAME };
+/* A key that we ask our other devices for. */
+#define MXSTORE_KEY_REQUEST(FIRST, NEXT)                                                           \
+    FIRST(TEXT, room_id)                                                                           \
+    NEXT(TEXT, session_id)                                                                         \
+    NEXT(TEXT, request_id)                                                                         \
+    NEXT(INT, asking) /* enum mxstore_asking */                                                    \
+    NEXT(INT, created_ms)
+
 /* A verification under way. After a restart it is cancelled. */
 #define MXSTORE_VERIFICATION(FIRST, NEXT)                                                          \
     FIRST(TEXT, transaction_id)                                                                    \
@@ -167,6 +183,8 @@ enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_F
     X(MXSTORE_EVENT, event)                                                                        \
     X(MXSTORE_OUTBOX, outbox)                                                                      \
     X(MXSTORE_GAP, gap)                                                                            \
+    X(MXSTORE_WITHHELD, withheld)                                                                  \
+    X(MXSTORE_KEY_REQUEST, key_request)                                                            \
     X(MXSTORE_VERIFICATION, verification)
 
 /* Cursors are read as rows, but stored only by the steps with a condition below: a row that is
@@ -243,6 +261,9 @@ void mxstore_judge_held(
     struct sql_unit *unit, struct span event_id, enum mxstore_status status, int reason);
 /* Forget a gap: it is filled, or its newer end has another token now. */
 void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token);
+/* Forget a notice, or a request for a key. */
+void mxstore_drop_withheld(struct sql_unit *unit, struct span room_id, struct span session_id);
+void mxstore_drop_key_request(struct sql_unit *unit, struct span room_id, struct span session_id);
 /* Store the body of a pending outbox row that has none, with the type that it is sent as. */
 void mxstore_set_body(
     struct sql_unit *unit, struct span txn_id, struct span type, struct span body);

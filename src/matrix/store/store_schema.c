@@ -139,4 +139,24 @@ const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS] = {
                 "DROP TABLE mx_olm;\nDROP TABLE mx_device;\nDROP TABLE mx_user;\n"
                 "DROP TABLE mx_session;\n",
     },
+    {
+        .version = 2,
+        .name = "matrix: keys withheld from us and asked for",
+        .up = "CREATE TABLE mx_withheld (\n"
+              "    room_id TEXT NOT NULL,\n"
+              "    session_id TEXT NOT NULL,\n"
+              "    reason BIGINT NOT NULL,\n"
+              "    received_ms BIGINT NOT NULL,\n"
+              "    PRIMARY KEY (room_id, session_id)\n"
+              ");\n"
+              "CREATE TABLE mx_key_request (\n"
+              "    room_id TEXT NOT NULL,\n"
+              "    session_id TEXT NOT NULL,\n"
+              "    request_id TEXT NOT NULL,\n"
+              "    asking BIGINT NOT NULL,\n"
+              "    created_ms BIGINT NOT NULL,\n"
+              "    PRIMARY KEY (room_id, session_id)\n"
+              ");\n",
+        .down = "DROP TABLE mx_key_request;\nDROP TABLE mx_withheld;\n",
+    },
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that talk to each other over a homeserver in memory, each with a database of its own. */
 #include "../sql/place.h"
+#include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/send.h"
@@ -573,7 +574,7 @@ TEST(talk, excluded_devices_get_no_key_and_do_not_stop_the_send)
     talk.ada.client.policy = MXCLIENT_SHARE_EXCLUDE;
     send_text(&talk.ada, "not for bob");
     sync_once(&talk.bob);
-    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EUNVERIFIED);
     device_of(&talk.ada, &talk.bob)->trust = MXSTORE_VERIFIED;
     send_text(&talk.ada, "for bob");
     sync_once(&talk.bob);
@@ -584,7 +585,7 @@ TEST(talk, excluded_devices_get_no_key_and_do_not_stop_the_send)
     device_of(&talk.ada, &talk.bob)->trust = MXSTORE_BLOCKED;
     send_text(&talk.ada, "again not for bob");
     sync_once(&talk.bob);
-    check_not_got(&talk.bob, 3, MXSTORE_HELD, MX_ESESSION);
+    check_not_got(&talk.bob, 3, MXSTORE_HELD, MX_EBLOCKED);
     talk_fini(&talk);
 }
 
@@ -600,9 +601,353 @@ TEST(talk, a_blocked_device_gets_no_key_by_any_policy)
         talk.ada.client.policy = policies[i];
         device_of(&talk.ada, &talk.bob)->trust = MXSTORE_BLOCKED;
         send_text(&talk.ada, "not for bob");
-        CHECK_EQ_U64(talk.bob.device->inbox.size, 0);
+        CHECK(memmem(talk.bob.device->inbox.bytes, talk.bob.device->inbox.size, "m.room.encrypted",
+                  16) == NULL);
+        sync_once(&talk.bob);
+        check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EBLOCKED);
         talk_fini(&talk);
     }
+}
+
+TEST(talk, an_excluded_device_is_told_once_why_it_gets_no_key)
+{
+    struct talk talk;
+    struct buffer notice;
+
+    talk_init(&talk);
+    talk.ada.client.policy = MXCLIENT_SHARE_EXCLUDE;
+    send_text(&talk.ada, "first");
+    notice = talk.bob.device->inbox; /* it comes after the event */
+    talk.bob.device->inbox = (struct buffer){ 0 };
+    send_text(&talk.ada, "second");
+    CHECK_EQ_U64(talk.bob.device->inbox.size, 0);
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    deliver(&talk.bob, notice);
+    sync_once(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.notices, 1);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EUNVERIFIED);
+    restart(&talk.bob);
+    send_text(&talk.ada, "third");
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 3, MXSTORE_HELD, MX_EUNVERIFIED);
+    /* The key comes at last; the notice is forgotten. */
+    device_of(&talk.ada, &talk.bob)->trust = MXSTORE_VERIFIED;
+    send_text(&talk.ada, "fourth");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 4, "fourth");
+    CHECK_EQ_U64(talk.bob.client.withheld.count, 0);
+    restart(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.withheld.count, 0);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EINDEX); /* it begins with the fourth */
+    talk_fini(&talk);
+}
+
+TEST(talk, notices_that_are_not_valid_or_name_no_room_are_only_counted)
+{
+    static const char *const notices[] = { "{}", "{\"room_id\":\"!r:x\"}",
+        "{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"room_id\":\"!other:x\",\"session_id\":\"s\","
+        "\"code\":\"m.unverified\"}",
+        "{\"algorithm\":\"m.other\",\"room_id\":\"!r:x\",\"session_id\":\"s\","
+        "\"code\":\"m.unverified\"}",
+        "{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"code\":\"m.no_olm\"}" };
+    struct talk talk;
+
+    talk_init(&talk);
+    for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++)
+        (void)buffer_format(&talk.bob.device->inbox,
+            "%s{\"type\":\"m.room_key.withheld\",\"sender\":\"@eve:z\",\"content\":%s}",
+            i == 0 ? "" : ",", notices[i]);
+    sync_once(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.notices, 5);
+    CHECK_EQ_U64(talk.bob.client.withheld.count, 0);
+    talk_fini(&talk);
+}
+
+/* ---- keys of our other devices ---------------------------------------------------------------- */
+
+/* Ada's second device, which logs in after bob has sent a message, and which verifies the first and is
+ * verified by it. */
+struct family {
+    struct talk talk;
+    struct place place;
+    struct engine second;
+};
+
+static void see_each_other(struct family *family)
+{
+    struct engine *engines[] = { &family->talk.ada, &family->talk.bob, &family->second };
+
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 3; i++) {
+            engines[i]->device->is_news = true;
+            sync_once(engines[i]);
+        }
+}
+
+static void family_init(struct family *family, const char *text)
+{
+    *family = (struct family){ 0 };
+    talk_init(&family->talk);
+    send_text(&family->talk.bob, text);
+    sync_once(&family->talk.ada);
+    engine_init(&family->second, &family->talk.server, &family->place, "@ada:x");
+    see_each_other(family);
+    device_of(&family->talk.ada, &family->second)->trust = MXSTORE_VERIFIED;
+    device_of(&family->second, &family->talk.ada)->trust = MXSTORE_VERIFIED;
+}
+
+static void family_fini(struct family *family)
+{
+    mxclient_fini(&family->second.client);
+    json_doc_free(&family->second.doc);
+    place_finish(&family->place);
+    talk_fini(&family->talk);
+}
+
+/* Send what key requests need; return the number of requests. */
+static int exchange_keys(struct engine *engine)
+{
+    struct mxclient_request request;
+    enum mxclient_need need;
+
+    for (int i = 0; i < 20; i++) {
+        struct sql_unit *unit = sql_unit_create(0);
+        enum mxclient_verdict verdict;
+
+        CHECK_EQ_INT(
+            mxclient_key_request_prepare(&engine->client, engine->now_ms, unit, &need, &request),
+            0);
+        commit(engine, unit);
+        if (need == MXCLIENT_NEED_NOTHING)
+            return i;
+        verdict = ask(engine, &request).verdict;
+        unit = sql_unit_create(0);
+        CHECK_EQ_INT(mxclient_key_request_answered(
+                         &engine->client, verdict, json_root(&engine->doc), engine->now_ms, unit),
+            0);
+        commit(engine, unit);
+    }
+    CHECK_MSG(false, "key requests never end: need %d", need);
+    return -1;
+}
+
+TEST(talk, a_new_device_gets_a_key_from_our_verified_one)
+{
+    struct family family;
+    struct engine *first = &family.talk.ada, *second = &family.second;
+
+    family_init(&family, "before the second device");
+    check_not_got(second, 1, MXSTORE_HELD, MX_ESESSION);
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 1);
+    restart(second);
+    CHECK_EQ_INT(exchange_keys(second), 0); /* once, also after a restart */
+    device_of(second, first)->trust = MXSTORE_VERIFIED;
+    sync_once(first);
+    CHECK_EQ_INT(exchange_keys(first), 2); /* a claim and the key */
+    sync_once(second);
+    CHECK_EQ_INT(release(second), 1);
+    check_got(second, 1, "before the second device");
+    CHECK_EQ_INT(exchange_keys(second), 1); /* the cancellation */
+    CHECK_EQ_U64(second->client.key_requests.asks.count, 0);
+    sync_once(first);
+    CHECK_EQ_INT(exchange_keys(first), 0);
+    family_fini(&family);
+}
+
+TEST(talk, a_new_device_reads_what_our_first_one_sent)
+{
+    struct family family;
+    struct engine *first, *second;
+
+    family_init(&family, "before the second device");
+    first = &family.talk.ada;
+    second = &family.second;
+    first->client.policy = MXCLIENT_SHARE_EXCLUDE;
+    device_of(first, second)->trust = MXSTORE_UNVERIFIED;
+    send_text(first, "from the first device");
+    sync_once(first); /* its own event is an echo */
+    sync_once(second);
+    check_not_got(second, 2, MXSTORE_HELD, MX_EUNVERIFIED);
+    device_of(first, second)->trust = MXSTORE_VERIFIED;
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 2);
+    sync_once(first);
+    CHECK_EQ_INT(exchange_keys(first), 3); /* a claim and both keys */
+    sync_once(second);
+    CHECK_EQ_INT(release(second), 2);
+    check_got(second, 2, "from the first device");
+    family_fini(&family);
+}
+
+/* Return whether the server has an event for this engine. */
+static bool is_stored(struct engine *engine, const char *event_id)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    bool is_there;
+
+    mxstore_get(unit, MXSTORE_IS_event, span_of(event_id));
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    is_there = sql_unit_rows(unit, 0) == 1;
+    sql_unit_destroy(unit);
+    return is_there;
+}
+
+TEST(talk, our_own_event_without_a_transaction_id_is_not_received)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "an echo");
+    sync_once(&talk.ada);
+    CHECK(!is_stored(&talk.ada, "$1"));
+    restart(&talk.ada);
+    talk.ada.device->seen = 0;
+    sync_once(&talk.ada);
+    CHECK(!is_stored(&talk.ada, "$1"));
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "an echo");
+    talk_fini(&talk);
+}
+
+TEST(talk, only_verified_devices_are_asked_and_answered)
+{
+    struct family family;
+    struct engine *first = &family.talk.ada, *second = &family.second;
+
+    family_init(&family, "a secret");
+    device_of(second, first)->trust = MXSTORE_UNVERIFIED;
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 0);
+    device_of(second, first)->trust = MXSTORE_VERIFIED;
+    CHECK_EQ_INT(exchange_keys(second), 1);
+    device_of(first, second)->trust = MXSTORE_UNVERIFIED;
+    sync_once(first);
+    CHECK_EQ_INT(exchange_keys(first), 0);
+    CHECK_EQ_U64(first->client.key_requests.forwards.count, 0);
+    family_fini(&family);
+}
+
+TEST(talk, a_device_that_lost_our_trust_before_the_answer_gets_none)
+{
+    struct family family;
+    struct engine *first = &family.talk.ada, *second = &family.second;
+
+    family_init(&family, "a secret");
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 1);
+    sync_once(first);
+    CHECK_EQ_U64(first->client.key_requests.forwards.count, 1);
+    device_of(first, second)->trust = MXSTORE_BLOCKED;
+    CHECK_EQ_INT(exchange_keys(first), 0);
+    family_fini(&family);
+}
+
+TEST(talk, a_forwarded_key_counts_only_if_asked_for_and_from_a_verified_device)
+{
+    for (int i = 0; i < 2; i++) {
+        struct family family;
+        struct engine *first = &family.talk.ada, *second = &family.second;
+
+        family_init(&family, "a secret");
+        second->now_ms += MXCLIENT_ASK_AFTER_MS;
+        CHECK_EQ_INT(exchange_keys(second), 1);
+        sync_once(first);
+        CHECK_EQ_INT(exchange_keys(first), 2);
+        if (i == 0)
+            mxclient_key_requests_fini(&second->client.key_requests);
+        else
+            device_of(second, first)->trust = MXSTORE_UNVERIFIED;
+        sync_once(second);
+        CHECK_EQ_INT(release(second), 0);
+        check_not_got(second, 1, MXSTORE_HELD, MX_ESESSION);
+        family_fini(&family);
+    }
+}
+
+TEST(talk, a_key_that_is_only_late_is_not_asked_for)
+{
+    struct family family;
+    struct engine *second = &family.second;
+    struct buffer late;
+
+    family_init(&family, "before the second device");
+    mxclient_key_requests_fini(&second->client.key_requests);
+    mxclient_rooms_find(&family.talk.bob.client.rooms, ROOM)->must_rotate = true;
+    send_text(&family.talk.bob, "its key is late");
+    late = second->device->inbox;
+    second->device->inbox = (struct buffer){ 0 };
+    sync_once(second);
+    CHECK_EQ_U64(second->client.key_requests.asks.count, 1);
+    CHECK_EQ_INT(exchange_keys(second), 0); /* not within the first seconds */
+    deliver(second, late);
+    sync_once(second);
+    CHECK_EQ_U64(second->client.key_requests.asks.count, 0);
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 0);
+    family_fini(&family);
+}
+
+TEST(talk, the_same_request_again_is_answered_after_minutes)
+{
+    struct family family;
+    struct engine *first = &family.talk.ada, *second = &family.second;
+    struct buffer request = { 0 };
+
+    family_init(&family, "before the second device");
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 1);
+    (void)buffer_span(&request, mx_homeserver_text(&first->device->inbox));
+    sync_once(first);
+    CHECK_EQ_INT(exchange_keys(first), 2);
+    for (int i = 0; i < 2; i++) {
+        (void)buffer_span(&first->device->inbox, mx_homeserver_text(&request));
+        sync_once(first);
+        CHECK_EQ_INT(exchange_keys(first), i);
+        first->now_ms += MXCLIENT_FORWARD_AGAIN_MS;
+    }
+    buffer_free(&request);
+    family_fini(&family);
+}
+
+TEST(talk, the_number_of_requests_is_bounded)
+{
+    struct mxclient_event event = { 0 };
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_key_requests *requests;
+    struct mxclient_room *room;
+    struct json_doc doc = { 0 };
+    struct talk talk;
+    char content[60];
+
+    talk_init(&talk);
+    requests = &talk.ada.client.key_requests;
+    room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
+    for (int i = 0; i < MXCLIENT_ASKS_MAX + 10; i++) {
+        snprintf(content, sizeof content, "{\"session_id\":\"s%d\"}", i);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(content), 0), 0);
+        event.content = json_root(&doc);
+        CHECK_EQ_INT(
+            mxclient_key_request_note(&talk.ada.client, room, &event, MX_ESESSION, 5, unit), 0);
+    }
+    CHECK_EQ_U64(requests->asks.count, MXCLIENT_ASKS_MAX);
+    /* A request without an answer for a day gives its place away. */
+    ((struct mxclient_ask *)requests->asks.entries[0])->asking = MXSTORE_ASKED;
+    CHECK_EQ_INT(mxclient_key_request_note(
+                     &talk.ada.client, room, &event, MX_ESESSION, MXCLIENT_ASK_LIFE_MS + 4, unit),
+        0);
+    CHECK(mxclient_index_find_pair(&requests->asks, ROOM, SPAN("s265")) == NULL);
+    CHECK_EQ_INT(mxclient_key_request_note(
+                     &talk.ada.client, room, &event, MX_ESESSION, MXCLIENT_ASK_LIFE_MS + 5, unit),
+        0);
+    CHECK(mxclient_index_find_pair(&requests->asks, ROOM, SPAN("s265")) != NULL);
+    CHECK_EQ_U64(requests->asks.count, MXCLIENT_ASKS_MAX);
+    commit(&talk.ada, unit);
+    json_doc_free(&doc);
+    talk_fini(&talk);
 }
 
 TEST(talk, the_policy_halt_waits_for_verification)

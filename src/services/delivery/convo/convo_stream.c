@@ -258,9 +258,8 @@ void convo_stream_caught_up(
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
-        bool must_read =
-            at->state == SUBSCRIBER_WAITING || is_out(convo, at) ||
-            (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq);
+        bool must_read = at->state == SUBSCRIBER_WAITING || is_out(convo, at) ||
+                         (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq);
 
         if (at->state == SUBSCRIBER_WAITING)
             at->state = SUBSCRIBER_LIVE;

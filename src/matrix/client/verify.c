@@ -288,6 +288,7 @@ int mxclient_verify_request(struct mxclient *client, struct mxclient_place place
         return rc;
     client->session.random->fill(client->session.random->data, bytes, sizeof bytes);
     (void)crypto_hex_encode(bytes, sizeof bytes, ret_transaction_id);
+    ret_transaction_id[MXCLIENT_VERIFY_ID_CHARS] = '\0';
     run.transaction_id = span_of(ret_transaction_id);
     rc = verify_add(&run, MXCLIENT_ORIGIN_OURS, now_ms);
     if (rc == 0 && place.device_id.at != NULL)

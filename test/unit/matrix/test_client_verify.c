@@ -1050,8 +1050,11 @@ TEST(verify, asking_says_what_is_missing)
     CHECK_EQ_INT(ASK(bob.user_id, bob.device_id), TR_EACCES);
     CHECK_EQ_INT(ASK(bob.user_id, ((struct span){ NULL, 0 })), TR_ENOENT);
     mx_verify_device(&stage, 0, 1)->trust = MXSTORE_UNVERIFIED;
-    for (int i = 0; i < MXCLIENT_VERIFY_PER_USER_MAX; i++)
+    for (int i = 0; i < MXCLIENT_VERIFY_PER_USER_MAX; i++) {
+        memset(id, 'x', sizeof id);
         CHECK_EQ_INT(ASK(bob.user_id, bob.device_id), 0);
+        CHECK_EQ_INT(id[MXCLIENT_VERIFY_ID_CHARS], '\0');
+    }
     CHECK_EQ_INT(ASK(bob.user_id, bob.device_id), TR_ELIMIT);
     CHECK_EQ_INT(
         mxclient_verify_act(client, SPAN("other"), MXCLIENT_VERIFY_MATCH, 1, unit), TR_ENOENT);

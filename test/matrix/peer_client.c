@@ -334,6 +334,22 @@ static void peer_unwedge(struct peer_client *peer)
     }
 }
 
+/* ---- verification ------------------------------------------------------------------------------ */
+
+void peer_verify(struct peer_client *peer)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_verify_news news;
+    struct mxclient_request request;
+
+    peer_check(mxclient_verify_tick(&peer->client, peer_now_ms(), unit), "verifications");
+    peer_commit(peer, unit);
+    while (mxclient_verify_next(&peer->client, &request))
+        (void)peer_ask(peer, &request);
+    while (mxclient_verify_news(&peer->client, &news))
+        peer->listener.on_verify(peer->listener.data, &news);
+}
+
 /* ---- received events -------------------------------------------------------------------------- */
 
 SQL_STATEMENT(peer_new_events,
@@ -401,6 +417,7 @@ static void peer_settle(struct peer_client *peer)
             peer_release(peer, room);
     }
     peer_unwedge(peer);
+    peer_verify(peer);
 }
 
 /* ---- sync ------------------------------------------------------------------------------------- */

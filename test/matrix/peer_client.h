@@ -13,6 +13,7 @@ struct peer_listener {
     /* An event was stored, or released. */
     void (*on_event)(void *data, const struct mxstore_event *event);
     void (*on_member)(void *data, struct span room_id, const struct mxclient_event *event);
+    void (*on_verify)(void *data, const struct mxclient_verify_news *news);
     void (*on_session)(void *data, enum mxclient_state former); /* its request was answered */
 };
 
@@ -60,6 +61,8 @@ void peer_commit(struct peer_client *peer, struct sql_unit *unit);
 /* Continue the sync loop: wait up to `limit_ms` for the answer or for `fd` (-1: none), and do all that
  * is due. Returns true if `fd` can be read. */
 bool peer_turn(struct peer_client *peer, int fd, int64_t limit_ms);
+/* Take the steps of verifications that are due, send their messages and tell their news. */
+void peer_verify(struct peer_client *peer);
 /* Query the devices of outdated users. */
 void peer_query(struct peer_client *peer);
 /* Do all that a message to a room needs; the last need is MXCLIENT_NEED_NOTHING, or says what is

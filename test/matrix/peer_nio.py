@@ -67,7 +67,7 @@ class Flow:
     def __init__(self, transaction_id, user_id, device_id, is_request):
         self.about = {"transactionId": transaction_id, "userId": user_id, "deviceId": device_id}
         self.is_request = is_request
-        self.is_accepted = self.is_over = self.starts = False
+        self.is_accepted = self.is_over = self.starts = self.has_sent_mac = False
 
     def is_with(self, user_id):
         return self.about["userId"] == user_id
@@ -187,8 +187,8 @@ class Peer:
             await self.finish(flow, sas)
 
     async def finish(self, flow, sas):
-        """Verified when both have confirmed: the later of our `confirm` and their MAC ends it."""
-        if sas.verified and not flow.is_over:
+        """Verified when both have confirmed: the later of our `confirm` and their MAC ends it. `done` must not overtake a MAC."""
+        if sas.verified and flow.has_sent_mac and not flow.is_over:
             self.say_over(flow, "verified")
             if flow.is_request:
                 await self.tell(flow, "done")
@@ -304,6 +304,7 @@ class Peer:
 
     async def confirm(self, transactionId):
         checked(await self.client.confirm_short_auth_string(transactionId))
+        self.flow_of(transactionId).has_sent_mac = True
         await self.finish(self.flow_of(transactionId), self.client.key_verifications[transactionId])
 
     async def mismatch(self, transactionId):

@@ -94,6 +94,52 @@ static void on_member(void *data, struct span room_id, const struct mxclient_eve
     say_end(&writer, &line);
 }
 
+static void say_verify(const struct mxclient_verify_news *news, const char *event)
+{
+    struct buffer line = { 0 };
+    struct json_writer writer = say_start(&line, event);
+
+    json_put_text(&writer, "transactionId", news->transaction_id);
+    json_put_text(&writer, "userId", news->user_id);
+    json_put_text(&writer, "deviceId", news->device_id);
+    json_put_bool(&writer, "legacy", news->origin == MXCLIENT_ORIGIN_BARE);
+    if (news->failure != NULL)
+        json_put_text(&writer, "code", news->failure);
+    json_put_array(&writer, "decimals");
+    for (size_t i = 0; i < 3; i++)
+        json_put_int(&writer, NULL, news->code.decimals[i]);
+    json_put_end(&writer);
+    json_put_array(&writer, "emoji");
+    for (size_t i = 0; i < 7; i++)
+        json_put_int(&writer, NULL, news->code.emoji[i]);
+    json_put_end(&writer);
+    say_end(&writer, &line);
+}
+
+static int verify_act(struct peer *peer, struct span transaction_id, enum mxclient_verify_act act)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int rc = mxclient_verify_act(&peer->client.client, transaction_id, act, peer_now_ms(), unit);
+
+    peer_commit(&peer->client, unit);
+    peer_verify(&peer->client);
+    return rc;
+}
+
+static void on_verify(void *data, const struct mxclient_verify_news *news)
+{
+    if (news->step == MXCLIENT_VERIFY_ASKED)
+        say_verify(news, "verification_request");
+    else if (news->step == MXCLIENT_VERIFY_COMPARE)
+        say_verify(news, "sas");
+    else if (news->step == MXCLIENT_VERIFY_DONE)
+        say_verify(news, "verified");
+    else if (news->step == MXCLIENT_VERIFY_CANCELLED)
+        say_verify(news, "cancelled");
+    else if (news->step == MXCLIENT_VERIFY_READY && news->origin == MXCLIENT_ORIGIN_OURS)
+        (void)verify_act(data, span_of(news->transaction_id), MXCLIENT_VERIFY_START);
+}
+
 static void on_session(void *data, enum mxclient_state former)
 {
     struct peer *peer = data;
@@ -526,6 +572,67 @@ static bool do_trust(struct peer *peer, const struct json *line, struct json_wri
     return true;
 }
 
+/* ---- verification ------------------------------------------------------------------------------ */
+
+static bool do_verify(struct peer *peer, const struct json *line, struct json_writer *answer)
+{
+    struct mxclient_place place = { text_of(line, "userId"), text_of(line, "deviceId") };
+    char transaction_id[MXCLIENT_VERIFY_ID_CHARS + 1];
+    int rc = TR_EAGAIN;
+
+    for (int i = 0; rc == TR_EAGAIN && i < 3; i++) {
+        struct sql_unit *unit = sql_unit_create(0);
+
+        rc = mxclient_verify_request(
+            &peer->client.client, place, peer_now_ms(), unit, transaction_id);
+        peer_commit(&peer->client, unit);
+        if (rc == TR_EAGAIN)
+            peer_query(&peer->client);
+    }
+    if (rc != 0)
+        return refuse_code(peer, rc);
+    json_put_text(answer, "transactionId", transaction_id);
+    peer_verify(&peer->client);
+    return true;
+}
+
+static bool act_on(struct peer *peer, const struct json *line, enum mxclient_verify_act act)
+{
+    int rc = verify_act(peer, text_of(line, "transactionId"), act);
+
+    return rc == 0 || refuse_code(peer, rc);
+}
+
+static bool do_accept(struct peer *peer, const struct json *line, struct json_writer *answer)
+{
+    bool starts = false;
+
+    (void)answer;
+    (void)json_bool(json_get(line, "start"), &starts);
+    return act_on(peer, line, MXCLIENT_VERIFY_ACCEPT) &&
+           (!starts || act_on(peer, line, MXCLIENT_VERIFY_START));
+}
+
+static bool do_confirm(struct peer *peer, const struct json *line, struct json_writer *answer)
+{
+    (void)answer;
+    return act_on(peer, line, MXCLIENT_VERIFY_MATCH);
+}
+
+static bool do_mismatch(struct peer *peer, const struct json *line, struct json_writer *answer)
+{
+    (void)answer;
+    return act_on(peer, line, MXCLIENT_VERIFY_MISMATCH);
+}
+
+static bool do_cancel(struct peer *peer, const struct json *line, struct json_writer *answer)
+{
+    (void)answer;
+    return act_on(peer, line, MXCLIENT_VERIFY_CANCEL);
+}
+
+/* ---- time, restarts and broken sessions -------------------------------------------------------- */
+
 static bool do_pass_time(struct peer *peer, const struct json *line, struct json_writer *answer)
 {
     int64_t ms = 0;
@@ -616,6 +723,11 @@ static const struct command {
     { "forget", do_forget },
     { "restart", do_restart },
     { "counts", do_counts },
+    { "verify", do_verify },
+    { "accept", do_accept },
+    { "confirm", do_confirm },
+    { "mismatch", do_mismatch },
+    { "cancel", do_cancel },
     { "logout", do_logout },
     { "stop", do_stop },
 };
@@ -695,7 +807,11 @@ int main(void)
 
     say_end(&writer, &line);
     peer.client.listener = (struct peer_listener){
-        .data = &peer, .on_event = on_event, .on_member = on_member, .on_session = on_session
+        .data = &peer,
+        .on_event = on_event,
+        .on_member = on_member,
+        .on_verify = on_verify,
+        .on_session = on_session,
     };
     while (!peer.is_over) {
         if ((!peer.has_login || peer_turn(&peer.client, STDIN_FILENO, 1000)) && !lines_read(&peer))

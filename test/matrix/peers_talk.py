@@ -22,13 +22,12 @@ SOFT_LOGOUTS_S = 60
 LIMITS_S = 20
 KINDS = (("js", "nio"), ("nio", "js"), ("js", "js"), ("nio", "nio"),
          ("troupe", "js"), ("js", "troupe"), ("troupe", "nio"), ("nio", "troupe"), ("troupe", "troupe"))
-LACKS = {"troupe": {"verification"}}  # what a kind of peer has no commands for
 CASES = []
 
 
 def case(function, **about):
-    """`uses` is a part that not all kinds have, `kind` is one that must be in the pair."""
-    function.uses, function.kind = about.get("uses"), about.get("kind")
+    """`kind` must be in the pair."""
+    function.kind = about.get("kind")
     CASES.append(function)
     return function
 
@@ -108,13 +107,13 @@ def cancel_by(command, first, second, code):
     assert not first.has_verified(second) and not second.has_verified(first)
 
 
-@case_of(uses="verification")
+@case
 def a_verification_that_one_cancels_verifies_nobody(pair):
     for first, second in pair.directions:
         cancel_by("cancel", first, second, "m.user")
 
 
-@case_of(uses="verification")
+@case
 def numbers_that_differ_verify_nobody(pair):
     for first, second in pair.directions:
         cancel_by("mismatch", first, second, "m.mismatched_sas")
@@ -129,13 +128,13 @@ def verify(first, second, **more):
     assert first.has_verified(second) and second.has_verified(first)
 
 
-@case_of(uses="verification")
+@case
 def each_verifies_the_other(pair):
     for first, second in pair.directions:
         verify(first, second)
 
 
-@case_of(uses="verification", kind="nio")
+@case_of(kind="nio")
 def nio_verifies_as_before_there_were_requests(pair):
     for first, second in pair.directions:
         if first.kind == "nio":
@@ -346,8 +345,7 @@ class Verdicts:
     def run_pair(self, server, folder, kinds):
         """In order: the first case makes the room. If it fails, the others cannot run."""
         about = " and ".join(kinds)
-        cases = [function for function in CASES if function.kind in (None, *kinds) and
-                 not any(function.uses in LACKS.get(kind, ()) for kind in kinds)]
+        cases = [function for function in CASES if function.kind in (None, *kinds)]
         if not any(self.wants(f"{about}: {function.__name__}") for function in cases):
             return
         try:

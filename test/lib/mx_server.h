@@ -52,6 +52,7 @@ struct mx_server_device {
     struct mx_server_key keys[MX_SERVER_KEYS];
     int key_count;
     struct buffer fallback; /* "name": object */
+    int messages_deleted;   /* a /sync came with a token after them */
 };
 
 struct mx_server_message { /* to a device */
@@ -66,6 +67,7 @@ struct mx_server_event {
     struct buffer body; /* as it was sent */
     char index[80];     /* session id and message index */
     int member;         /* user whose membership it changes, plus 1; 0: none */
+    int replay_of;      /* the device whose event it repeats, plus 1; 0: none */
 };
 
 /* The scenario sets these. */
@@ -147,6 +149,22 @@ static inline void mx_server_user_name(int user, char name[16])
     snprintf(name, 16, "@u%d:x", user);
 }
 
+/* Copy what follows `name`, with a terminator; "" if the name is not there. */
+static inline const char *mx_server_after(struct span text, const char *name, char copy[64])
+{
+    const char *at = memmem(text.at, text.size, name, strlen(name));
+    size_t size = 0;
+
+    if (at != NULL) {
+        at += strlen(name);
+        size = (size_t)(text.at + text.size - at);
+        size = size > 63 ? 63 : size;
+        memcpy(copy, at, size);
+    }
+    copy[size] = 0;
+    return copy;
+}
+
 /* Return the number of a user's id or local part; -1: not known. */
 static inline int mx_server_user(struct span name)
 {
@@ -178,7 +196,9 @@ static inline void mx_server_part(struct span target, int index, char *text, siz
         unsigned byte = (unsigned char)*from;
 
         if (*from == '%') {
-            CHECK_EQ_INT(sscanf(from + 1, "%2x", &byte), 1);
+            char digits[3] = { from[1], from[2], 0 };
+
+            byte = (unsigned)strtoul(digits, NULL, 16);
             from += 2;
         }
         text[used] = (char)byte;
@@ -292,6 +312,22 @@ static inline void mx_server_send(struct mx_server *server, int device,
     memcpy(event->index, index, sizeof index);
     (void)buffer_span(&event->body, request->body);
     (void)buffer_format(out, "{\"event_id\":\"$%d\"}", server->event_count);
+}
+
+/* Post an earlier message again, under another event id, as a server can that wants to deceive. */
+static inline void mx_server_replay(struct mx_server *server)
+{
+    int index = (int)(server->random(server->random_data) % (uint64_t)(server->event_count + 1));
+
+    for (; index < server->event_count; index++)
+        if (server->events[index].device >= 0) {
+            int device = server->events[index].device;
+
+            mx_server_post(server, server->devices[device].user, "m.room.encrypted", NULL,
+                mx_server_text(&server->events[index].body))
+                ->replay_of = device + 1;
+            return;
+        }
 }
 
 /* ---- keys ------------------------------------------------------------------------------------- */
@@ -516,11 +552,11 @@ static inline bool mx_server_has_news(
 
 static inline struct mx_server_place mx_server_since(struct span target)
 {
-    const char *at = memmem(target.at, target.size, "since=s", 7);
     struct mx_server_place place = { 0 };
+    char text[64];
 
-    if (at != NULL)
-        CHECK_EQ_INT(sscanf(at + 7, "%d_%d_%d", &place.events, &place.messages, &place.changes), 3);
+    if (mx_server_after(target, "since=s", text)[0] != 0)
+        CHECK_EQ_INT(sscanf(text, "%d_%d_%d", &place.events, &place.messages, &place.changes), 3);
     return place;
 }
 
@@ -531,6 +567,9 @@ static inline void mx_server_sync(
     struct mx_server_place since = mx_server_since(target), next;
     const char *comma = "";
 
+    if (since.messages > device->messages_deleted)
+        device->messages_deleted = since.messages;
+    since.messages = device->messages_deleted;
     next = (struct mx_server_place){ server->event_count, server->message_count,
         server->change_count };
     /* Messages to devices may come later than the events that need them. */
@@ -561,25 +600,27 @@ static inline void mx_server_sync(
     (void)buffer_text(out, "}}");
 }
 
-/* Answer /messages backwards, a few events at a time. */
+/* Answer /messages, a few events at a time. */
 static inline void mx_server_messages(
     struct mx_server *server, int device, struct span target, struct buffer *out)
 {
-    const char *at = memmem(target.at, target.size, "from=s", 6);
-    const char *to = memmem(target.at, target.size, "to=s", 4);
-    int from, until = 0, end;
+    char text[64];
+    int step = memmem(target.at, target.size, "dir=f", 5) != NULL ? 1 : -1;
+    int from, until, end;
 
-    CHECK(at != NULL && sscanf(at + 6, "%d", &from) == 1);
-    if (to != NULL)
-        CHECK_EQ_INT(sscanf(to + 4, "%d", &until), 1);
-    end = from - 3 < until ? until : from - 3;
+    CHECK_EQ_INT(sscanf(mx_server_after(target, "from=s", text), "%d", &from), 1);
+    CHECK_EQ_INT(sscanf(mx_server_after(target, "to=s", text), "%d", &until), 1);
+    CHECK((until - from) * step >= 0);
+    end = from + 3 * step;
+    if ((until - end) * step <= 0)
+        end = until;
     (void)buffer_format(out, "{\"start\":\"s%d_0_0\",\"chunk\":[", from);
-    for (int i = from; i > end; i--) {
+    for (int i = from; i != end; i += step) {
         (void)buffer_text(out, i == from ? "" : ",");
-        mx_server_put_event(&server->events[i - 1], device, out);
+        mx_server_put_event(&server->events[step > 0 ? i : i - 1], device, out);
     }
     (void)buffer_text(out, "]");
-    if (end > until)
+    if (end != until)
         (void)buffer_format(out, ",\"end\":\"s%d_0_0\"", end);
     (void)buffer_text(out, "}");
 }
@@ -651,9 +692,10 @@ static inline uint32_t mx_server_refresh(
 {
     struct span token;
     int index, number;
+    char text[64];
 
     CHECK(json_string(json_get(body, "refresh_token"), &token));
-    CHECK_EQ_INT(sscanf(token.at, "r%d.%d", &index, &number), 2);
+    CHECK_EQ_INT(sscanf(mx_server_after(token, "r", text), "%d.%d", &index, &number), 2);
     if (server->devices[index].refresh != number &&
         server->devices[index].refresh_former != number) {
         (void)buffer_text(out, "{\"errcode\":\"M_UNKNOWN_TOKEN\",\"soft_logout\":true}");

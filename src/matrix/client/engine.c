@@ -281,6 +281,7 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
     int rc;
 
     mxclient_request_judge(&loop->request, &answer, &engine->random, &doc, &outcome);
+    loop->answer_bytes = loop->answer.body.size;
     mx_wipe_buffer(&loop->answer.body);
     if (outcome.verdict != MXCLIENT_DONE)
         engine->status.error = outcome.error != 0 ? outcome.error : TR_EACCES;

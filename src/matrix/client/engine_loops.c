@@ -4,6 +4,7 @@
 #include "matrix/client/engine_private.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/sync.h"
+#include "matrix/client/timeline.h"
 
 void engine_loop_reset(struct engine_loop *loop)
 {
@@ -206,6 +207,7 @@ static int sync_take(struct engine *engine, const struct mxclient_outcome *outco
     engine_want_all(engine);
     loop->failures = 0;
     loop->due_ns = engine_in_ns(engine, news.pause_ms);
+    engine->loops[LOOP_GAP].due_ns = 0; /* there may be a new one */
     return rc;
 }
 
@@ -278,6 +280,35 @@ static int unwedge_take(struct engine *engine, const struct mxclient_outcome *ou
         &engine->client, outcome->verdict == MXCLIENT_DONE ? body : NULL, engine_now_ms(engine));
 }
 
+/* ---- gaps ------------------------------------------------------------------------------------- */
+
+static int gap_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_GAP];
+    int64_t now_ms = engine_now_ms(engine), due_ms = mxclient_timeline_due_ms(&engine->client);
+
+    (void)unit;
+    if (due_ms > now_ms) {
+        loop->is_wanted = due_ms != INT64_MAX;
+        loop->due_ns = loop->is_wanted ? engine_in_ns(engine, (uint64_t)(due_ms - now_ms)) : 0;
+        return 0;
+    }
+    return mxclient_timeline_next(&engine->client, now_ms, &loop->request) ? loop_ready(loop) : 0;
+}
+
+static int gap_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_GAP];
+    struct mxclient_page page = { outcome->verdict, body, loop->answer_bytes };
+    struct mxclient_walk_news news = { 0 };
+    int rc = mxclient_timeline_take(&engine->client, &page, engine_now_ms(engine), unit, &news);
+
+    loop->is_wanted = engine->is_release_wanted = true;
+    engine->is_unit_news = news.events > news.held;
+    return rc;
+}
+
 /* ---- the table -------------------------------------------------------------------------------- */
 
 static int room_start(struct engine *engine, struct sql_unit *unit)
@@ -306,6 +337,7 @@ static const struct {
     [LOOP_QUERY] = { query_start, query_take },
     [LOOP_UNWEDGE] = { unwedge_start, unwedge_take },
     [LOOP_OUTBOX] = { NULL, engine_outbox_take }, /* starts with a read: engine.c */
+    [LOOP_GAP] = { gap_start, gap_take },
     [LOOP_ROOM] = { room_start, room_take },
 };
 

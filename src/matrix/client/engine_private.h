@@ -14,6 +14,7 @@ enum engine_loop_kind {
     LOOP_QUERY,  /* devices of others */
     LOOP_UNWEDGE,
     LOOP_OUTBOX, /* members, claims and shares of the next event's room; then the event */
+    LOOP_GAP,    /* timelines */
     LOOP_ROOM,   /* create, invite, join, leave */
     LOOPS,
 };
@@ -28,6 +29,7 @@ struct engine_loop {
     bool is_wanted;                  /* IDLE: something may be due */
     struct mxclient_request request; /* not while IDLE */
     struct mxengine_answer answer;   /* ANSWERED */
+    size_t answer_bytes;             /* of its body */
     uint32_t serial;                 /* of the last ask: answers to others are old */
     uint32_t failures;               /* in a row, of answers that made no sense */
     uint64_t asked_ns;

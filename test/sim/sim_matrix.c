@@ -243,10 +243,6 @@ static enum tr_next server_event(void *self, struct tr_context *ctx, const struc
 
     if (exchange == NULL || event->kind != TR_EVENT_TIMER)
         return TR_GO;
-    if (tr_reply_is_cancelled(exchange->reply)) {
-        server_end(actor, index);
-        return TR_GO;
-    }
     if (!exchange->is_held && exchange_fail(exchange)) {
         server_end(actor, index);
         return TR_GO;
@@ -365,6 +361,7 @@ static void transport_take(
     void *data, const struct tr_event *event, struct mxengine_answer *ret_answer)
 {
     struct reply_head head;
+    char *copy;
 
     (void)data;
     *ret_answer = (struct mxengine_answer){ .failed = event->status };
@@ -374,8 +371,18 @@ static void transport_take(
     ret_answer->status = head.status;
     if (head.retry_s > 0)
         snprintf(ret_answer->retry_after, sizeof ret_answer->retry_after, "%u", head.retry_s);
-    (void)buffer_append(
-        &ret_answer->body, (const char *)event->value + sizeof head, event->size - sizeof head);
+    copy = base_alloc(event->size);
+    CHECK(copy != NULL);
+    memcpy(copy, event->value, event->size);
+    ret_answer->memory = copy;
+    ret_answer->body = (struct span){ copy + sizeof head, event->size - sizeof head };
+}
+
+static void transport_drop(void *data, struct mxengine_answer *answer)
+{
+    (void)data;
+    base_free(answer->memory);
+    answer->memory = NULL;
 }
 
 /* ---- databases and engines -------------------------------------------------------------------- */
@@ -385,6 +392,17 @@ static bool is_lost(void)
     return now.lose_percent > 0 && !now.is_opening && percent(&now.s, now.lose_percent);
 }
 
+static void fail_units(struct sql_unit *const *units, size_t count, int status)
+{
+    for (size_t i = 0; i < count; i++)
+        if (units[i]->status == 0) {
+            sql_unit_reset_results(units[i]);
+            sql_unit_fail(units[i], -1, status, "simulated");
+            seen.lost++;
+        }
+}
+
+/* The connection is lost before or after the COMMIT, or the disk is full. */
 static int flaky_commit(
     struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
@@ -394,16 +412,14 @@ static int flaky_commit(
         seen.lost++;
         return TR_ECLOSED;
     }
+    if (is_lost()) {
+        fail_units(units, count, SQL_EDISK);
+        return 0;
+    }
     rc = sql_sqlite.commit(connection, units, count);
     if (rc != 0 || !is_lost())
         return rc;
-    for (size_t i = 0; i < count; i++) { /* it happened, and nobody knows */
-        if (units[i]->status != 0)
-            continue;
-        sql_unit_reset_results(units[i]);
-        sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "lost");
-        seen.lost++;
-    }
+    fail_units(units, count, SQL_EUNKNOWN); /* it happened, and nobody knows */
     return SQL_EUNKNOWN;
 }
 
@@ -437,7 +453,7 @@ static void device_start(struct device *device)
         .key = &pickle_key,
         .policy = MXCLIENT_SHARE_ALL,
         .env = &now.env,
-        .transport = { transport_ask, transport_take, device } };
+        .transport = { transport_ask, transport_take, transport_drop, NULL, device } };
     CHECK_EQ_INT(
         mxengine_spawn(now.s.system, &device->options,
             &(struct tr_spawn_options){ .owner = "the scenario", .ret_done = &device->done },
@@ -646,6 +662,9 @@ static void run_ms(uint64_t ms)
 
 static bool is_complete(void)
 {
+    for (uint32_t i = 0; i < now.device_count; i++)
+        if (now.devices[i].since.events != now.server.event_count)
+            return false;
     for (uint32_t n = 0; n < now.send_count; n++) {
         if (now.sends[n].fate == SEND_OPEN)
             return false;
@@ -820,17 +839,62 @@ static void begin(uint64_t seed)
     }
 }
 
-/* Everybody logs in, meets in the room and uploads keys, without a fault. */
+static void draw_faults(void)
+{
+    struct scenario *s = &now.s;
+
+    now.faults = (struct faults){ .drop = below(s, 8),
+        .refuse = below(s, 8),
+        .limit = below(s, 8),
+        .act_and_drop = below(s, 8),
+        .act_and_fail = below(s, 8),
+        .cut = below(s, 8),
+        .slow = below(s, 5) };
+    now.lose_percent = percent(s, 30) ? below(s, 10) : 0;
+    now.server.faults.timeline_max = percent(s, 50) ? (int)between(s, 1, 3) : 1000;
+    now.server.faults.late_percent = percent(s, 50) ? (int)below(s, 60) : 0;
+    now.server.faults.duplicate_percent = percent(s, 30) ? (int)below(s, 30) : 0;
+}
+
+static void end_faults(void)
+{
+    now.faults = (struct faults){ 0 };
+    now.lose_percent = 0;
+    now.server.faults.late_percent = now.server.faults.duplicate_percent = 0;
+}
+
+/* Engines are killed while they log in, upload their keys and start to sync. */
+static void storm_early(void)
+{
+    uint32_t rounds = between(&now.s, 2, 8);
+
+    draw_faults();
+    for (uint32_t i = 0; i < rounds; i++) {
+        struct device *device = &now.devices[below(&now.s, now.device_count)];
+
+        run_steps(below(&now.s, 60));
+        device_kill(device);
+        device_start(device);
+    }
+    end_faults();
+}
+
+/* Everybody logs in, uploads keys and meets in the room. */
 static void settle(void)
 {
     for (uint32_t i = 0; i < now.device_count; i++)
         CHECK_EQ_INT(do_login(&now.devices[i]), 0);
+    if (percent(&now.s, 50))
+        storm_early();
+    run_ms(3000);
     do_room(&now.devices[0], MXENGINE_CREATE, 0);
     for (uint32_t user = 1; user < now.user_count; user++) {
         do_room(&now.devices[0], MXENGINE_INVITE, (int)user);
         do_room(&now.devices[user], MXENGINE_JOIN, 0);
     }
     run_ms(3000);
+    for (uint32_t i = 0; i < now.device_count; i++)
+        CHECK_MSG(mx_server_unclaimed(&now.server.devices[i]) > 0, "a device has no keys");
 }
 
 /* The machine of all devices loses power; unsynced writes may be gone. */
@@ -856,23 +920,6 @@ static void end_login(void)
     if (percent(&now.s, 50))
         device->refresh = device->refresh_former = 0;
     seen.soft++;
-}
-
-static void draw_faults(void)
-{
-    struct scenario *s = &now.s;
-
-    now.faults = (struct faults){ .drop = below(s, 8),
-        .refuse = below(s, 8),
-        .limit = below(s, 8),
-        .act_and_drop = below(s, 8),
-        .act_and_fail = below(s, 8),
-        .cut = below(s, 8),
-        .slow = below(s, 5) };
-    now.lose_percent = percent(s, 30) ? below(s, 10) : 0;
-    now.server.faults.timeline_max = percent(s, 50) ? (int)between(s, 1, 3) : 1000;
-    now.server.faults.late_percent = percent(s, 50) ? (int)below(s, 60) : 0;
-    now.server.faults.duplicate_percent = percent(s, 30) ? (int)below(s, 30) : 0;
 }
 
 static void storm(void)
@@ -950,9 +997,7 @@ static uint64_t run(uint64_t seed)
     begin(seed);
     settle();
     storm();
-    now.faults = (struct faults){ 0 };
-    now.lose_percent = 0;
-    now.server.faults.late_percent = now.server.faults.duplicate_percent = 0;
+    end_faults();
     finish();
     end();
     return scenario_end(&now.s);

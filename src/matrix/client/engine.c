@@ -24,10 +24,23 @@ static void engine_fill(void *data, void *bytes, size_t size)
     }
 }
 
+static void engine_drop_answer(struct engine *engine, struct engine_loop *loop)
+{
+    const struct mxengine_transport *transport = &engine->options->transport;
+
+    transport->drop(transport->data, &loop->answer);
+    loop->answer = (struct mxengine_answer){ 0 };
+}
+
 static void engine_drop_loops(struct engine *engine)
 {
-    for (int i = 0; i < LOOPS; i++)
-        engine_loop_reset(&engine->loops[i]);
+    for (int i = 0; i < LOOPS; i++) {
+        struct engine_loop *loop = &engine->loops[i];
+
+        engine_drop_answer(engine, loop);
+        mxclient_request_fini(&loop->request);
+        *loop = (struct engine_loop){ .serial = loop->serial };
+    }
 }
 
 static void engine_drop_client(struct engine *engine)
@@ -236,7 +249,7 @@ static void engine_on_reply(struct engine *engine, const struct tr_event *event)
 
     transport->take(transport->data, event, &answer);
     if (loop->state != LOOP_ASKED || loop->serial != number / LOOPS) {
-        buffer_free(&answer.body);
+        transport->drop(transport->data, &answer);
         return;
     }
     loop->answer = answer;
@@ -274,7 +287,7 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
     struct mxclient_answer answer = { .failed = loop->answer.failed,
         .status = loop->answer.status,
         .retry_after = retry.size > 0 ? retry : (struct span){ NULL, 0 },
-        .body = mxclient_span(&loop->answer.body) };
+        .body = loop->answer.body };
     struct mxclient_outcome outcome;
     struct json_doc doc = { 0 };
     struct sql_unit *unit;
@@ -282,7 +295,7 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
 
     mxclient_request_judge(&loop->request, &answer, &engine->random, &doc, &outcome);
     loop->answer_bytes = loop->answer.body.size;
-    mx_wipe_buffer(&loop->answer.body);
+    engine_drop_answer(engine, loop);
     if (outcome.verdict != MXCLIENT_DONE)
         engine->status.error = outcome.error != 0 ? outcome.error : TR_EACCES;
     if (outcome.verdict == MXCLIENT_LATER)
@@ -524,6 +537,8 @@ static void engine_finish(void *self)
     engine_job_end(&engine->login, TR_EDROPPED);
     engine_job_end(&engine->logout, TR_EDROPPED);
     engine_drop_loops(engine);
+    if (engine->options->transport.end != NULL)
+        engine->options->transport.end(engine->options->transport.data);
     mxclient_fini(&engine->client);
     buffer_free(&engine->sending_room);
     buffer_free(&engine->sending_txn);

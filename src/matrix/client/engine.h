@@ -32,15 +32,20 @@ struct mxengine_answer {
     int failed;           /* 0, or why there is no answer */
     uint32_t status;      /* of HTTP */
     char retry_after[32]; /* the header, or "" */
-    struct buffer body;
+    struct span body;
+    void *memory; /* of the body; the transport's own */
 };
 
-/* What carries requests: HTTP, or a simulated homeserver. */
+/* The carrier of requests: HTTP, or a simulated homeserver. */
 struct mxengine_transport {
     /* Send a request, all of it copied. If this returns 0, one TR_EVENT_REPLY with the tag comes. */
     int (*ask)(void *data, struct tr_context *ctx, const struct mxengine_call *call, uint32_t tag);
-    /* Read that event. The caller owns the body. */
+    /* Read that event. The caller drops the answer. */
     void (*take)(void *data, const struct tr_event *event, struct mxengine_answer *ret_answer);
+    /* Free an answer; a zeroed one is fine. */
+    void (*drop)(void *data, struct mxengine_answer *answer);
+    /* Forget all asks: the engine ends or is restarted. NULL: nothing to do. */
+    void (*end)(void *data);
     void *data;
 };
 

@@ -6,13 +6,6 @@
 #include "matrix/client/sync.h"
 #include "matrix/client/timeline.h"
 
-void engine_loop_reset(struct engine_loop *loop)
-{
-    mxclient_request_fini(&loop->request);
-    mx_wipe_buffer(&loop->answer.body);
-    *loop = (struct engine_loop){ .serial = loop->serial };
-}
-
 /* The request of a loop is written: ask after the COMMIT. */
 static int loop_ready(struct engine_loop *loop)
 {

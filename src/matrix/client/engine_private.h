@@ -120,8 +120,6 @@ int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct 
  * loop is IDLE then. */
 int engine_loop_take(struct engine *engine, enum engine_loop_kind kind,
     const struct mxclient_outcome *outcome, const struct json *body, struct sql_unit *unit);
-/* Forget a loop's request and answer. */
-void engine_loop_reset(struct engine_loop *loop);
 
 /* ---- engine_outbox.c -------------------------------------------------------------------------- */
 

@@ -70,8 +70,11 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
     } else if (rc != TR_ENOMEM) {
         row->status = mxclient_megolm_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
         row->reason = rc;
-        rc = mxclient_key_request_note(
-            intake->client, room, event, rc, intake->now_ms, intake->unit);
+        /* With lazy members the sender's may never have come; its devices are needed all the same. */
+        rc = mxclient_devices_track(&intake->client->devices, event->sender, intake->unit);
+        if (rc == 0)
+            rc = mxclient_key_request_note(
+                intake->client, room, event, (int)row->reason, intake->now_ms, intake->unit);
         rc = rc == 0 ? TR_EAGAIN : rc;
     }
     mx_wipe_buffer(&text.text);

@@ -76,6 +76,7 @@ struct mx_server_faults {
     int late_percent; /* messages to a device wait for the next /sync */
     int duplicate_percent;
     bool has_refresh; /* logins get refresh tokens */
+    bool is_hard;     /* a refused token is the end of the session */
 };
 
 struct mx_server {
@@ -259,6 +260,12 @@ static inline void mx_server_create(
         mx_server_value(&content, json_get(it.value, "content"));
         mx_server_post(server, user, text, "", mx_server_text(&content));
         buffer_free(&content);
+    }
+    for (struct json_iter it = json_iterate(json_get(body, "invite")); json_next(&it);) {
+        struct span name;
+
+        CHECK(json_string(it.value, &name) && mx_server_user(name) >= 0);
+        mx_server_set_member(server, mx_server_user(name), MX_SERVER_INVITED);
     }
     (void)buffer_text(out, "{\"room_id\":\"" MX_SERVER_ROOM "\"}");
 }
@@ -803,8 +810,14 @@ static inline uint32_t mx_server_answer(
         return mx_server_refresh(server, body, out);
     device = mx_server_device_of(server, request->token);
     if (device < 0) {
-        (void)buffer_text(out, "{\"errcode\":\"M_UNKNOWN_TOKEN\",\"soft_logout\":true}");
+        (void)buffer_format(out, "{\"errcode\":\"M_UNKNOWN_TOKEN\",\"soft_logout\":%s}",
+            server->faults.is_hard ? "false" : "true");
         return 401;
+    }
+    if (request->call == MXCLIENT_LOGOUT) {
+        server->devices[device].token = 0;
+        (void)buffer_text(out, "{}");
+        return 200;
     }
     return mx_server_act(server, device, request, body, out);
 }

@@ -91,18 +91,31 @@ static bool megolm_is_better(const struct mxclient_inbound *known,
            mx_inbound_compare(known->inbound, inbound) == MX_COPY_BETTER;
 }
 
-/* A forwarded key names its owner; the one who forwards it is trusted to be right. */
+/* A forwarded or imported key names its owner; the one who gives it is trusted to be right. */
 static bool megolm_read_owner(const struct json *content, struct mxclient_room_key *key)
 {
+    const struct json *claimed = key->source == MXSTORE_IMPORTED
+                                     ? json_get(json_get(content, "sender_claimed_keys"), "ed25519")
+                                     : json_get(content, "sender_claimed_ed25519_key");
     struct span sender, signing;
 
     return json_string(json_get(content, "sender_key"), &sender) &&
-           json_string(json_get(content, "sender_claimed_ed25519_key"), &signing) &&
-           mx_key_parse(sender, &key->sender_key) == 0 &&
+           json_string(claimed, &signing) && mx_key_parse(sender, &key->sender_key) == 0 &&
            mx_key_parse(signing, &key->signing_key) == 0;
 }
 
 int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room_key *from,
+    const struct json *content, struct sql_unit *unit)
+{
+    int rc = mxclient_megolm_add_key(client, from, content, unit);
+
+    if (rc == 0 || rc == TR_ENOMEM)
+        return rc;
+    client->skipped++;
+    return 0;
+}
+
+int mxclient_megolm_add_key(struct mxclient *client, const struct mxclient_room_key *from,
     const struct json *content, struct sql_unit *unit)
 {
     struct mxclient_room_key key = *from;
@@ -110,7 +123,7 @@ int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room
     struct mx_inbound *inbound = NULL;
     struct mxclient_room *room;
     char id[MX_SESSION_ID_CHARS + 1];
-    bool is_forwarded = from->source == MXSTORE_FORWARDED;
+    bool is_given = from->source != MXSTORE_FROM_OWNER; /* by another than its owner */
     int rc = MX_EFORMAT;
 
     if (json_string(json_get(content, "algorithm"), &algorithm) &&
@@ -118,8 +131,8 @@ int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room
         mxclient_read_id(json_get(content, "room_id"), &room_id) &&
         mxclient_read_id(json_get(content, "session_id"), &session_id) &&
         json_string(json_get(content, "session_key"), &text) &&
-        (!is_forwarded || megolm_read_owner(content, &key)))
-        rc = is_forwarded ? mx_inbound_import(text, &inbound) : mx_inbound_create(text, &inbound);
+        (!is_given || megolm_read_owner(content, &key)))
+        rc = is_given ? mx_inbound_import(text, &inbound) : mx_inbound_create(text, &inbound);
     if (rc == 0) {
         mx_inbound_id(inbound, id);
         rc = span_is(session_id, id) ? 0 : MX_ESESSION;
@@ -133,8 +146,7 @@ int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room
         rc = megolm_keep(client, room_id, session_id, &key, inbound);
     if (rc != 0) {
         mx_inbound_destroy(inbound);
-        client->skipped += rc == TR_ENOMEM ? 0 : 1;
-        return rc == TR_ENOMEM ? rc : 0;
+        return rc;
     }
     mxclient_withheld_forget(client, room_id, session_id, unit);
     mxclient_key_request_came(client, room_id, session_id, unit);

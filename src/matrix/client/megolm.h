@@ -37,8 +37,12 @@ struct mxclient_room_key {
 void mxclient_inbound_fini(void *object);
 /* Take a stored row. Fails like mx_inbound_unpickle. */
 int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *row);
-/* Take the content of m.room_key, or of m.forwarded_room_key, which names the session's owner
- * itself. An invalid key is skipped and counted. Sets the room's has_new_keys. TR_ENOMEM. */
+/* Add the key of a session: the content of m.room_key, or one that names the session's owner itself:
+ * of m.forwarded_room_key, or an entry of a key file. Sets the room's has_new_keys. MX_EINDEX: the
+ * copy that is known is as good; MX_E*: the key is not valid; TR_ENOMEM. */
+int mxclient_megolm_add_key(struct mxclient *client, const struct mxclient_room_key *from,
+    const struct json *content, struct sql_unit *unit);
+/* Add a key that a device sent; one that cannot be added is skipped and counted. TR_ENOMEM. */
 int mxclient_megolm_take_key(struct mxclient *client, const struct mxclient_room_key *from,
     const struct json *content, struct sql_unit *unit);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that talk to each other over a homeserver in memory, each with a database of its own. */
 #include "../sql/place.h"
+#include "matrix/client/key_file.h"
 #include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
@@ -1270,6 +1271,84 @@ TEST(talk, a_share_that_was_refused_is_made_again)
     send_text(&talk.ada, "shared again");
     sync_once(&talk.bob);
     check_got(&talk.bob, 2, "shared again");
+    talk_fini(&talk);
+}
+
+/* ---- key files -------------------------------------------------------------------------------- */
+
+static int import(struct engine *engine, struct span sessions, struct mxclient_import *ret_import)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int rc = mxclient_key_file_take(&engine->client, sessions, unit, ret_import);
+
+    if (rc != 0) {
+        CHECK(sql_unit_is_empty(unit));
+        sql_unit_destroy(unit);
+    } else
+        commit(engine, unit);
+    return rc;
+}
+
+TEST(talk, a_key_file_carries_all_sessions_to_a_new_device)
+{
+    const struct mx_key_file_options options = { .passphrase = SPAN("a b c"), .rounds = 1000 };
+    struct buffer sessions = { 0 }, file = { 0 }, read = { 0 };
+    struct mxclient_import result;
+    struct family family;
+    struct engine *first = &family.talk.ada, *second = &family.second;
+
+    family_init(&family, "from bob, before");
+    first->client.policy = MXCLIENT_SHARE_EXCLUDE;
+    device_of(first, second)->trust = MXSTORE_UNVERIFIED;
+    send_text(first, "from ada, before");
+    sync_once(second);
+    CHECK_EQ_INT(mxclient_key_file_write(&first->client, &sessions), 0);
+    CHECK_EQ_INT(
+        mx_key_file_encrypt(&options, mx_stage_span(&sessions), mx_stage_random(), &file), 0);
+    CHECK_EQ_INT(mx_key_file_decrypt(&options, mx_stage_span(&file), &read), 0);
+    CHECK_EQ_INT(import(second, mx_stage_span(&read), &result), 0);
+    CHECK_EQ_U64(result.sessions, 2);
+    CHECK_EQ_U64(result.taken, 2);
+    restart(second);
+    CHECK_EQ_INT(release(second), 2);
+    check_got(second, 1, "from bob, before");
+    check_got(second, 2, "from ada, before");
+    /* A second time it brings nothing. */
+    CHECK_EQ_INT(import(second, mx_stage_span(&read), &result), 0);
+    CHECK_EQ_U64(result.known, 2);
+    CHECK_EQ_U64(result.taken + result.invalid, 0);
+    mx_wipe_buffer(&sessions);
+    buffer_free(&file);
+    mx_wipe_buffer(&read);
+    family_fini(&family);
+}
+
+TEST(talk, a_key_file_that_is_not_valid_changes_nothing)
+{
+    static const char *const files[] = { "", "{}", "7", "[", "[{}]x" };
+    struct mxclient_import result;
+    struct buffer large = { 0 }, sessions = { 0 }, mixed = { 0 };
+    struct talk talk;
+
+    talk_init(&talk);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        CHECK_EQ_INT(import(&talk.ada, span_of(files[i]), &result), MX_EFORMAT);
+    (void)buffer_text(&large, "[0");
+    for (int i = 0; i < MXCLIENT_IMPORT_MAX; i++)
+        (void)buffer_text(&large, ",0");
+    (void)buffer_text(&large, "]");
+    CHECK_EQ_INT(import(&talk.ada, mx_stage_span(&large), &result), MX_ETOOBIG);
+    /* Entries that are not valid are skipped, and the others taken. */
+    send_text(&talk.bob, "a secret");
+    CHECK_EQ_INT(mxclient_key_file_write(&talk.bob.client, &sessions), 0);
+    (void)buffer_text(&mixed, "[7,{},{\"algorithm\":\"m.megolm.v1.aes-sha2\"},");
+    (void)buffer_append(&mixed, sessions.bytes + 1, sessions.size - 1);
+    CHECK_EQ_INT(import(&talk.ada, mx_stage_span(&mixed), &result), 0);
+    CHECK_EQ_U64(result.invalid, 3);
+    CHECK_EQ_U64(result.taken, 1);
+    buffer_free(&large);
+    mx_wipe_buffer(&sessions);
+    mx_wipe_buffer(&mixed);
     talk_fini(&talk);
 }
 

@@ -43,7 +43,9 @@ enum mxclient_retry {
     X(LEAVE, POST, "/_matrix/client/v3/rooms/{}/leave", BUDGET, 30000, 64, true)                   \
     X(KEYS_UPLOAD, POST, "/_matrix/client/v3/keys/upload", FOREVER, 30000, 64, true)               \
     X(KEYS_QUERY, POST, "/_matrix/client/v3/keys/query", FOREVER, 60000, 65536, true)              \
-    X(KEYS_CLAIM, POST, "/_matrix/client/v3/keys/claim", BUDGET, 30000, 16384, true)
+    X(KEYS_CLAIM, POST, "/_matrix/client/v3/keys/claim", BUDGET, 30000, 16384, true)               \
+    X(UPLOAD, POST, "/_matrix/media/v3/upload", BUDGET, 3600000, 64, true)                         \
+    X(DOWNLOAD, GET, "/_matrix/client/v1/media/download/{}/{}", BUDGET, 3600000, 64, true)
 
 #define MXCLIENT__CALL_ENUM(name, method, path, retry, timeout, size, token) MXCLIENT_##name,
 enum mxclient_call { MXCLIENT_CALLS(MXCLIENT__CALL_ENUM) MXCLIENT_CALL_COUNT };

@@ -165,6 +165,18 @@ void *base_pages_alloc(size_t size, size_t align)
     return pages;
 }
 
+void *base_pages_grow(void *pages, size_t size, size_t new_size)
+{
+    void *grown;
+
+    tr_assert(new_size > size);
+    tr_assert(new_size % PAGES_UNIT == 0);
+    if (base_fault_hit())
+        return NULL;
+    grown = mremap(pages, size, new_size, MREMAP_MAYMOVE);
+    return grown == MAP_FAILED ? NULL : grown;
+}
+
 void base_pages_free(void *pages, size_t size)
 {
     int rc;

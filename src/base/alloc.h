@@ -20,6 +20,9 @@ void *base_grow(void *array, uint32_t *capacity, uint32_t first, size_t item_siz
  * of two). With huge pages where the kernel offers them: a fresh small page costs more than a
  * message. */
 void *base_pages_alloc(size_t size, size_t align);
+/* Make pages of `size` longer, perhaps at another address. The kernel moves them without a copy.
+ * Returns NULL when out of memory: nothing has changed. */
+void *base_pages_grow(void *pages, size_t size, size_t new_size);
 void base_pages_free(void *pages, size_t size);
 
 /* Builds with tests can make fallible calls fail. In a release BASE_FAULTS is 0, and so is

@@ -85,6 +85,32 @@ TEST(pages, are_aligned_zeroed_and_writable)
     }
 }
 
+TEST(pages, keep_their_content_when_they_grow)
+{
+    size_t size = 64 * KIB;
+    unsigned char *pages = base_pages_alloc(size, 64 * KIB);
+
+    CHECK(pages != NULL);
+    memset(pages, 1, size);
+    for (unsigned i = 2; i < 8; i++) {
+        unsigned char *grown = base_pages_grow(pages, size, 2 * size);
+
+        CHECK(grown != NULL);
+        pages = grown;
+        CHECK_EQ_INT(pages[0], 1);
+        CHECK_EQ_INT(pages[size - 1], i - 1);
+        CHECK(is_zero(pages + size, size));
+        memset(pages + size, (int)i, size);
+        size *= 2;
+    }
+    CHECK(base_pages_grow(pages, size, (size_t)1 << 60) == NULL);
+    base_fault_countdown(1, 1);
+    CHECK(base_pages_grow(pages, size, 2 * size) == NULL);
+    base_fault_countdown(0, 0);
+    CHECK_EQ_INT(pages[size - 1], 7);
+    base_pages_free(pages, size);
+}
+
 TEST(pages, more_than_there_can_be_is_null)
 {
     CHECK(base_pages_alloc(SIZE_MAX - SIZE_MAX % (64 * KIB), 64 * KIB) == NULL);

@@ -430,14 +430,20 @@ int http_client_job_create(
     return 0;
 }
 
+void http_client_job_detach(struct client_job *job)
+{
+    if (job->transfer != NULL)
+        http_client_transfer_detach(job->transfer);
+    job->transfer = NULL;
+}
+
 void http_client_job_destroy(struct client_job *job)
 {
     if (job == NULL)
         return;
     if (job->easy != NULL)
         curl_easy_cleanup(job->easy);
-    if (job->transfer != NULL)
-        http_client_transfer_detach(job->transfer);
+    http_client_job_detach(job);
     curl_slist_free_all(job->headers);
     buffer_free(&job->answer);
     base_free(job->url);

@@ -107,6 +107,7 @@ static void client_end_job(
     client_count_end(job, tr_now_ns(self->ctx), status);
     if (!is_answer)
         client_log_failure(job, status, code);
+    http_client_job_detach(job); /* first: the asker frees the body when it has the answer */
     (void)tr_reply_send(&job->reply, status, is_answer ? job->answer.bytes : NULL,
         is_answer ? job->answer.size : 0); /* a caller that gave up has its answer already */
     http_client_job_destroy(job);
@@ -272,7 +273,7 @@ static void client_start_job(struct client_actor *self, struct client_job *job)
         client_end_job(self, job, TR_ECANCELLED, CURLE_OK);
         return;
     }
-    status = http_client_easy_start(job, self->client);
+    status = http_client_easy_start(job, self);
     if (status == 0 && curl_multi_add_handle(self->multi, job->easy) != CURLM_OK)
         status = TR_ENOMEM;
     if (status < 0) {
@@ -295,9 +296,39 @@ static void client_start_queued(struct client_actor *self)
     }
 }
 
+/* Let the paused jobs take the bytes that libcurl has kept. */
+static void client_resume(struct client_actor *self)
+{
+    struct client_job *next;
+
+    self->has_paused = false;
+    for (struct client_job *job = self->active; job != NULL; job = next) {
+        CURLcode code;
+
+        next = job->next;
+        if (!job->is_paused)
+            continue;
+        job->is_paused = false;
+        code = curl_easy_pause(job->easy, CURLPAUSE_CONT);
+        if (code != CURLE_OK)
+            client_end_active(self, job, http_client_easy_end(job, code), code);
+    }
+}
+
+/* Start a turn of the client. */
+static void client_enter(struct client_actor *self, struct tr_context *ctx)
+{
+    self->ctx = ctx;
+    self->turn_size = 0;
+    if (self->has_paused)
+        client_resume(self);
+}
+
 /* Answer ended jobs, start queued ones, and watch sockets. Called after every event. */
 static void client_settle(struct client_actor *self)
 {
+    struct client_message wake = { NULL };
+
     for (int rounds = 0;; rounds++) {
         client_collect_ended(self);
         client_start_queued(self);
@@ -314,6 +345,8 @@ static void client_settle(struct client_actor *self)
     for (uint32_t i = 0; i < self->socket_count; i++)
         if (!self->sockets[i].is_armed)
             client_socket_arm(self, &self->sockets[i]);
+    if (self->has_paused && tr_self_tell(self->ctx, &wake, sizeof wake) < 0 && self->timer_id == 0)
+        client_set_timer(self, TR_MILLISECONDS(1));
 }
 
 static void client_on_ready(struct client_actor *self, const struct tr_event *event)
@@ -461,7 +494,7 @@ static enum tr_next client_handle(void *state, struct tr_context *ctx, void *mem
     struct client_job *job = ((struct client_message *)memory)->job;
     struct client_actor *self = state;
 
-    self->ctx = ctx;
+    client_enter(self, ctx);
     if (job != NULL)
         client_take_job(self, ctx, job);
     else
@@ -478,7 +511,7 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
 
     if (self->multi == NULL)
         return TR_GO;
-    self->ctx = ctx;
+    client_enter(self, ctx);
     if (event->kind == TR_EVENT_FD) {
         client_on_ready(self, event);
     } else if (event->kind == TR_EVENT_TIMER && event->tag == TAG_DEADLINE) {

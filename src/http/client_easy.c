@@ -15,6 +15,10 @@
 
 enum { CONNECT_MS_MAX = 5000, IDLE_S_MAX = 60 };
 
+/* How many bytes of bodies one turn takes before other actors get the worker. Left alone, libcurl
+ * reads a hundred pieces at a time, which is long if each is written to a slow disk. */
+enum { TURN_SIZE_MAX = 256 * 1024 };
+
 /* ---- callbacks ----------------------------------------------------------------------------- */
 
 /* End the transfer by taking 0 bytes, and record why. */
@@ -26,7 +30,7 @@ static size_t easy_end_with(struct client_job *job, int trouble)
 
 static void easy_note_move(struct client_job *job)
 {
-    const struct tr_env *env = tr_system_env(job->client->system);
+    const struct tr_env *env = tr_system_env(job->actor->client->system);
 
     job->moved_ns = env->now_ns(env->data);
 }
@@ -79,6 +83,11 @@ static size_t easy_on_body(char *bytes, size_t size, size_t count, void *data)
     int rc = 0;
 
     size *= count;
+    if (job->actor->turn_size >= TURN_SIZE_MAX) {
+        job->is_paused = job->actor->has_paused = true;
+        return CURL_WRITEFUNC_PAUSE; /* the same bytes come again */
+    }
+    job->actor->turn_size += size;
     easy_note_move(job);
     if (tr_reply_is_cancelled(job->reply)) /* the caller is gone: skip the rest */
         return easy_end_with(job, TR_ECANCELLED);
@@ -130,7 +139,7 @@ static size_t easy_on_header(char *bytes, size_t size, size_t count, void *data)
     } else if (http_client_line_is_end(line)) {
         job->hop = HOP_BODY;
     } else if (job->hop != HOP_BODY) {
-        http_client_head_line(&job->head, line, tr_system_env(job->client->system));
+        http_client_head_line(&job->head, line, tr_system_env(job->actor->client->system));
     }
     return size * count;
 }
@@ -142,7 +151,7 @@ static curl_socket_t easy_on_open(void *data, curlsocktype purpose, struct curl_
 
     if (purpose != CURLSOCKTYPE_IPCXN)
         return CURL_SOCKET_BAD;
-    if (!job->client->allow_private && !http_client_is_public(&address->addr)) {
+    if (!job->actor->client->allow_private && !http_client_is_public(&address->addr)) {
         job->was_refused = true;
         return CURL_SOCKET_BAD;
     }
@@ -171,7 +180,7 @@ static CURLcode easy_on_tls(CURL *easy, void *context, void *data)
     const struct client_job *job = data;
 
     (void)easy;
-    SSL_CTX_set1_cert_store(context, job->client->authorities);
+    SSL_CTX_set1_cert_store(context, job->actor->client->authorities);
     return CURLE_OK;
 }
 
@@ -256,12 +265,13 @@ static bool easy_set_request(CURL *easy, struct client_job *job)
     return SET(easy, CURLOPT_CUSTOMREQUEST, job->method);
 }
 
-int http_client_easy_start(struct client_job *job, const struct http_client *client)
+int http_client_easy_start(struct client_job *job, struct client_actor *actor)
 {
     static const struct http_client_answer none;
+    const struct http_client *client = actor->client;
 
     tr_assert(job->easy == NULL);
-    job->client = client;
+    job->actor = actor;
     http_client_head_reset(&job->head);
     if (buffer_append(&job->answer, &none, sizeof none) < 0)
         return TR_ENOMEM;

@@ -37,6 +37,8 @@ enum client_hop {
     HOP_BODY, /* body or trailers are arriving */
 };
 
+struct client_actor;
+
 /* One request, from the copy of its arguments to its answer. The message that carries it owns it,
  * then the actor; libcurl borrows it while `easy` is set. */
 struct client_job {
@@ -60,7 +62,7 @@ struct client_job {
     struct http_client_transfer *transfer; /* shared with the asker; NULL: none */
 
     CURL *easy; /* while it is in progress */
-    const struct http_client *client;
+    struct client_actor *actor;
     struct buffer answer; /* struct http_client_answer, then the body */
     size_t head_size;
     struct client_head head;
@@ -68,6 +70,7 @@ struct client_job {
     enum client_hop hop;
     bool has_begun;   /* the body has a place: the reply or the transfer */
     bool is_apart;    /* the transfer takes the body, not the reply */
+    bool is_paused;   /* libcurl keeps a piece of the body until the next turn */
     bool was_refused; /* the guard refused an address of this hop */
     int trouble;      /* why one of our callbacks ended the transfer; 0: none did */
 };
@@ -79,11 +82,13 @@ struct client_message {
 /* Check and copy a request. TR_EINVAL, TR_ETOOBIG, TR_ENOMEM. */
 int http_client_job_create(
     const struct http_client_request *request, uint64_t now_ns, struct client_job **ret_job);
+/* Let go of the transfer of a job that is in no multi handle. */
+void http_client_job_detach(struct client_job *job);
 /* Free a job that is in no multi handle and has no open reply. NULL is fine. */
 void http_client_job_destroy(struct client_job *job);
 
 /* Create job->easy. TR_ENOMEM. */
-int http_client_easy_start(struct client_job *job, const struct http_client *client);
+int http_client_easy_start(struct client_job *job, struct client_actor *actor);
 /* Returns the status for the caller after a transfer. On 0 job->answer is the reply. */
 int http_client_easy_end(struct client_job *job, CURLcode code);
 
@@ -120,7 +125,9 @@ struct client_actor {
     struct client_job **queue_end;
     uint32_t queue_count;
     uint64_t timer_id; /* libcurl's only timer; 0: none */
+    size_t turn_size;  /* bytes of bodies that came in this turn */
     bool is_due;       /* libcurl wants to run now */
+    bool has_paused;   /* a job is paused */
 };
 
 #endif

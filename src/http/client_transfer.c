@@ -17,6 +17,8 @@
 #include "base/assert.h"
 #include "http/client_private.h"
 
+enum { BODY_UNIT = 64 * 1024 };
+
 struct http_client_transfer {
     enum http_client_transfer_kind kind;
     int fd; /* a duplicate of the asker's; -1: none */
@@ -28,7 +30,9 @@ struct http_client_transfer {
     pthread_mutex_t lock;
     unsigned refs;
     tr_weak client;
-    struct buffer body;
+    char *body; /* pages; NULL: none yet */
+    size_t body_size;
+    size_t body_capacity;
     bool is_used;
     bool is_cancelled;
     bool is_whole;
@@ -94,7 +98,7 @@ static void transfer_release(struct http_client_transfer *transfer)
         return;
     if (transfer->fd >= 0)
         (void)close(transfer->fd);
-    buffer_free(&transfer->body);
+    base_pages_free(transfer->body, transfer->body_capacity);
     pthread_mutex_destroy(&transfer->lock);
     base_free(transfer);
 }
@@ -186,8 +190,7 @@ struct span http_client_transfer_body(struct http_client_transfer *transfer)
 
     pthread_mutex_lock(&transfer->lock);
     if (transfer->is_whole)
-        body = (struct span){ transfer->body.size == 0 ? "" : transfer->body.bytes,
-            transfer->body.size };
+        body = (struct span){ transfer->body == NULL ? "" : transfer->body, transfer->body_size };
     pthread_mutex_unlock(&transfer->lock);
     return body;
 }
@@ -264,16 +267,38 @@ static int transfer_write(int fd, const char *bytes, size_t size, uint64_t at)
     return 0;
 }
 
-/* Under the lock. With an announced size the first byte makes room for all: untouched pages cost
- * nothing, and the body is not moved while it grows. */
-static int transfer_keep(struct http_client_transfer *transfer, const char *bytes, size_t size)
+/* Returns how much room to make: for all of an announced size, else for twice as much as before.
+ * Untouched pages cost nothing. */
+static size_t transfer_room(const struct http_client_transfer *transfer, size_t wanted)
 {
     uint64_t total = atomic_load_explicit(&transfer->total, memory_order_relaxed);
+    size_t room = transfer->body_capacity == 0 ? BODY_UNIT : 2 * transfer->body_capacity;
 
-    if (transfer->body.size == 0 && total != UINT64_MAX && total > size &&
-        total <= HTTP_CLIENT_LARGE_MAX && buffer_reserve(&transfer->body, total) == NULL)
-        return TR_ENOMEM;
-    return buffer_append(&transfer->body, bytes, size);
+    if (total <= HTTP_CLIENT_LARGE_MAX && total > room)
+        room = total;
+    if (room < wanted)
+        room = wanted;
+    return (room + BODY_UNIT - 1) / BODY_UNIT * BODY_UNIT;
+}
+
+/* Under the lock. Pages grow without a copy, and freeing them gives them back to the system: a heap
+ * would need half as much again, and might keep it. */
+static int transfer_keep(struct http_client_transfer *transfer, const char *bytes, size_t size)
+{
+    if (size > transfer->body_capacity - transfer->body_size) {
+        size_t room = transfer_room(transfer, transfer->body_size + size);
+        char *pages = transfer->body == NULL
+                          ? base_pages_alloc(room, BODY_UNIT)
+                          : base_pages_grow(transfer->body, transfer->body_capacity, room);
+
+        if (pages == NULL)
+            return TR_ENOMEM;
+        transfer->body = pages;
+        transfer->body_capacity = room;
+    }
+    memcpy(transfer->body + transfer->body_size, bytes, size);
+    transfer->body_size += size;
+    return 0;
 }
 
 int http_client_transfer_put(struct http_client_transfer *transfer, const void *bytes, size_t size)

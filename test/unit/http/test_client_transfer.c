@@ -14,6 +14,7 @@
 
 #include "asker.h"
 #include "check.h"
+#include "client_stage.h"
 #include "fake_server.h"
 #include "http/client.h"
 #include "http/client_private.h"
@@ -53,6 +54,15 @@ static int file_create(size_t size)
         CHECK_EQ_INT(pwrite(fd, bytes, piece, (off_t)at), (long)piece);
     }
     return fd;
+}
+
+static unsigned open_files(void)
+{
+    unsigned count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
 }
 
 static size_t file_size(int fd)
@@ -156,49 +166,6 @@ static void script_serve(struct fake_connection *connection, void *data)
 }
 
 /* ---- asking from a thread ------------------------------------------------------------------- */
-
-struct stage {
-    struct tr_system *system;
-    struct http_client *client;
-    struct fake_server *server;
-};
-
-static struct stage stage_of(fake_script script, void *data, const struct fake_tls *tls)
-{
-    struct stage stage = { .server = fake_server_start(script, data, tls) };
-
-    CHECK_EQ_INT(
-        tr_system_create(&(struct tr_system_options){ .workers = 2, .quiet = true }, &stage.system),
-        0);
-    CHECK_EQ_INT(http_client_start(stage.system,
-                     &(struct http_client_options){ .allow_private = true,
-                         .concurrent_max = 4,
-                         .ca_path = tls == NULL ? NULL : tls->ca_path },
-                     &stage.client),
-        0);
-    return stage;
-}
-
-static void stage_end(struct stage *stage)
-{
-    http_client_stop(&stage->client);
-    CHECK_EQ_INT(tr_system_join(stage->system, 0), 0);
-    tr_system_destroy(&stage->system);
-    fake_server_stop(&stage->server);
-}
-
-static struct http_client_transfer *transfer_of(
-    enum http_client_transfer_kind kind, int fd, uint64_t offset, uint64_t size)
-{
-    struct http_client_transfer *transfer = NULL;
-
-    CHECK_EQ_INT(http_client_transfer_create(
-                     &(struct http_client_transfer_options){
-                         .kind = kind, .fd = fd, .offset = offset, .size = size },
-                     &transfer),
-        0);
-    return transfer;
-}
 
 /* Ask with the transfer in the request. The reply's body goes to `body`, which may be NULL. */
 static int stage_wait(struct stage *stage, struct http_client_request request, struct buffer *body)
@@ -499,6 +466,30 @@ TEST(download, reports_a_full_disk)
     CHECK_EQ_INT(
         download((struct served){ .size = 100 }, fd, 0, 1000, NULL, NULL, NULL), TR_ENOSPC);
     close(fd);
+}
+
+/* A caller that closes its descriptor too early, for example because it dies, must not make the
+ * client write to another file that got the same number. */
+TEST(download, has_a_descriptor_of_its_own)
+{
+    struct served served = { .size = 100000 };
+    struct stage stage = stage_of(script_serve, &served, NULL);
+    int fd = file_create(0), kept = dup(fd), other;
+    struct http_client_transfer *transfer = transfer_of(HTTP_CLIENT_TO_FILE, fd, 0, 0);
+
+    close(fd);
+    other = file_create(10);
+    CHECK_EQ_INT(other, fd);
+    CHECK_EQ_INT(
+        stage_wait(
+            &stage, (struct http_client_request){ .size_max = 100000, .transfer = transfer }, NULL),
+        200);
+    http_client_transfer_destroy(&transfer);
+    file_check(kept, 100000);
+    file_check(other, 10);
+    close(kept);
+    close(other);
+    stage_end(&stage);
 }
 
 TEST(download, needs_a_descriptor_it_can_write_to)
@@ -1108,6 +1099,48 @@ TEST(cancel, ends_the_transfer_and_its_connection)
     stage_end(&halfway.stage);
 }
 
+/* Sends chunks until the client is gone. */
+static void script_endless(struct fake_connection *connection, void *data)
+{
+    struct served served = { .framing = FRAMED_CHUNKS };
+    struct fake_request request;
+
+    (void)data;
+    if (!fake_read(connection, &request))
+        return;
+    send_head(connection, &served);
+    for (size_t at = 0; send_piece(connection, &served, at, 5000); at += 5000) {
+    }
+}
+
+TEST(cancel, leaves_the_file_alone_from_then_on)
+{
+    struct stage stage = stage_of(script_endless, NULL, NULL);
+    sem_t ended;
+
+    sem_init(&ended, 0, 0);
+    for (unsigned i = 0; i < 50; i++) {
+        int fd = file_create(0), status = 1;
+        struct http_client_transfer *transfer = transfer_of(HTTP_CLIENT_TO_FILE, fd, 0, 0);
+        tr_sender sender = loader_start(&stage,
+            (struct loader){ .transfer = transfer,
+                .request = { .size_max = HTTP_CLIENT_FILE_MAX, .stall_ns = TR_SECONDS(600) },
+                .status = &status,
+                .ended = &ended });
+        size_t size;
+
+        wait_progress(transfer, 1000 * i);
+        http_client_transfer_cancel(transfer);
+        size = file_size(fd);
+        sem_wait(&ended);
+        CHECK_EQ_INT(status, TR_ECANCELLED);
+        file_check(fd, size);
+        tr_sender_drop(&sender);
+        close(fd);
+    }
+    stage_end(&stage);
+}
+
 TEST(cancel, comes_with_the_death_of_the_asker)
 {
     struct halfway halfway;
@@ -1235,6 +1268,7 @@ TEST(transfer, ends_when_the_client_is_killed)
 TEST_LONG(cancel, at_any_moment_leaves_nothing_behind, 120)
 {
     enum { COUNT = 120 };
+    unsigned files = open_files();
     struct served served = { .size = 300000, .framing = FRAMED_CHUNKS };
     struct stage stage = stage_of(script_serve, &served, NULL);
     sem_t finished;
@@ -1267,6 +1301,7 @@ TEST_LONG(cancel, at_any_moment_leaves_nothing_behind, 120)
     close(fd);
     stage_end(&stage);
     check_nothing_under_way();
+    CHECK_EQ_INT(open_files(), files);
 }
 
 /* ---- when memory is out --------------------------------------------------------------------- */

@@ -242,6 +242,14 @@ static void client_run_curl(struct client_actor *self, int fd, int ready)
     (void)curl_multi_socket_action(self->multi, fd, ready, &running);
 }
 
+/* Returns false if memory is out. */
+static bool client_restart_job(struct client_actor *self, struct client_job *job)
+{
+    curl_multi_remove_handle(self->multi, job->easy);
+    http_client_easy_restart(job);
+    return curl_multi_add_handle(self->multi, job->easy) == CURLM_OK;
+}
+
 static void client_collect_ended(struct client_actor *self)
 {
     CURLMsg *message;
@@ -256,7 +264,10 @@ static void client_collect_ended(struct client_actor *self)
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&job);
         tr_assert(job != NULL);
         tr_assert(job->easy == message->easy_handle);
-        client_end_active(self, job, http_client_easy_end(job, code), code);
+        if (code == CURLE_OK)
+            http_client_kept_note(self, job->easy);
+        if (!job->is_stale || !client_restart_job(self, job))
+            client_end_active(self, job, http_client_easy_end(job, code), code);
     }
 }
 
@@ -539,7 +550,7 @@ static int client_start(void *state, struct tr_context *ctx)
     curl_multi_setopt(self->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
     /* Idle connections that are kept for the next request. */
     curl_multi_setopt(self->multi, CURLMOPT_MAXCONNECTS, (long)self->client->concurrent_max);
-    return 0;
+    return http_client_kept_init(self);
 }
 
 static void client_stop(void *state, struct tr_context *ctx, enum tr_why why)
@@ -556,7 +567,7 @@ static void client_stop(void *state, struct tr_context *ctx, enum tr_why why)
     self->ctx = NULL;
 }
 
-/* After `stop` only the table of sockets is left. After a kill `stop` did not run: the runtime has
+/* After `stop` only the tables of sockets are left. After a kill `stop` did not run: the runtime has
  * removed the watches and answered the callers. */
 static void client_finish(void *state)
 {
@@ -580,6 +591,7 @@ static void client_finish(void *state)
         curl_multi_cleanup(self->multi);
         self->multi = NULL;
     }
+    http_client_kept_fini(self);
     base_free(self->sockets);
     self->sockets = NULL;
 }

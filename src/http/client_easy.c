@@ -157,6 +157,7 @@ static curl_socket_t easy_on_open(void *data, curlsocktype purpose, struct curl_
     }
     if (base_fault_hit())
         return CURL_SOCKET_BAD;
+    job->has_opened = true;
     return socket(
         address->family, address->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address->protocol);
 }
@@ -169,10 +170,12 @@ static int easy_on_request(void *data, char *peer, char *local, int peer_port, i
     (void)peer;
     (void)local;
     (void)peer_port;
-    (void)local_port;
     job->was_refused = false;
     job->hop = HOP_SENT;
-    return CURL_PREREQFUNC_OK;
+    job->is_stale =
+        !job->has_opened && http_client_kept_has_unread(job->actor, job->easy, local_port);
+    job->has_opened = false;
+    return job->is_stale ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
 }
 
 static CURLcode easy_on_tls(CURL *easy, void *context, void *data)
@@ -280,6 +283,13 @@ int http_client_easy_start(struct client_job *job, struct client_actor *actor)
         !easy_set_callbacks(job->easy, job) || !easy_set_request(job->easy, job))
         return TR_ENOMEM;
     return 0;
+}
+
+void http_client_easy_restart(struct client_job *job)
+{
+    job->is_stale = false;
+    http_client_head_reset(&job->head);
+    (void)SET(job->easy, CURLOPT_FRESH_CONNECT, 1L);
 }
 
 /* ---- the end ------------------------------------------------------------------------------- */

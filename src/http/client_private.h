@@ -72,6 +72,8 @@ struct client_job {
     bool is_apart;    /* the transfer takes the body, not the reply */
     bool is_paused;   /* libcurl keeps a piece of the body until the next turn */
     bool was_refused; /* the guard refused an address of this hop */
+    bool has_opened;  /* this hop has a socket of its own, not a kept connection */
+    bool is_stale;    /* the kept connection had unread bytes: start again without it */
     int trouble;      /* why one of our callbacks ended the transfer; 0: none did */
 };
 
@@ -89,6 +91,8 @@ void http_client_job_destroy(struct client_job *job);
 
 /* Create job->easy. TR_ENOMEM. */
 int http_client_easy_start(struct client_job *job, struct client_actor *actor);
+/* Make the job ready to be started again on a new connection: no byte of its request was sent. */
+void http_client_easy_restart(struct client_job *job);
 /* Returns the status for the caller after a transfer. On 0 job->answer is the reply. */
 int http_client_easy_end(struct client_job *job, CURLcode code);
 
@@ -110,6 +114,14 @@ uint32_t http_client_retry_after(struct span value, uint64_t wall_s);
 /* Returns the smaller of `max_age_s` (UINT32_MAX at first) and what one Cache-Control line says. */
 uint32_t http_client_max_age(struct span value, uint32_t max_age_s);
 
+int http_client_kept_init(struct client_actor *actor);
+void http_client_kept_fini(struct client_actor *actor);
+/* Remember the connection of a request that has ended well. */
+void http_client_kept_note(struct client_actor *actor, CURL *easy);
+/* Returns true if the kept connection with this local port, which the request is about to use, has
+ * bytes that no request asked for. */
+bool http_client_kept_has_unread(const struct client_actor *actor, CURL *easy, int port);
+
 extern const struct tr_type http_client_type;
 /* The state of the actor. */
 struct client_actor {
@@ -119,6 +131,9 @@ struct client_actor {
     struct client_socket *sockets; /* the sockets libcurl watches */
     uint32_t socket_count;
     uint32_t socket_capacity;
+    struct client_kept *kept; /* connections that libcurl may use again */
+    uint32_t kept_count;
+    uint32_t kept_next;
     struct client_job *active;
     uint32_t active_count;
     struct client_job *queue; /* first come, first served */

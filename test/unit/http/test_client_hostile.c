@@ -123,51 +123,107 @@ TEST(interim, change_of_the_protocol_is_no_answer)
     CHECK_MSG(rc < 0, "%d", rc);
 }
 
-/* ---- what follows an answer ----------------------------------------------------------------- */
+/* ---- bytes behind an answer ----------------------------------------------------------------- */
 
-static const char *const poison = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+/* When a second answer comes that nobody asked for. */
+enum poison { POISON_WITH_ANSWER, POISON_WITH_BODY, POISON_LATER };
 
-/* Sends a second answer that nobody asked for: with the first, or after `data` was posted. */
+struct poisoner {
+    enum poison poison;
+    sem_t goes_on, sent; /* POISON_LATER */
+};
+
 static void script_poison(struct fake_connection *connection, void *data)
 {
-    char text[] = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
-                  "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
-    sem_t *late = data;
+    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n";
+    static const char evil[] = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    struct poisoner *poisoner = data;
     struct fake_request request;
+    char text[128];
 
     if (!fake_read(connection, &request))
         return;
-    if (late == NULL) {
-        fake_send(connection, text);
-    } else {
-        fake_answer(connection, "200 OK", NULL, "good");
-        sem_wait(late);
-        fake_send(connection, poison);
-        sem_post(late + 1);
+    if (poisoner->poison == POISON_WITH_ANSWER)
+        snprintf(text, sizeof text, "%sgood%s", head, evil);
+    else
+        snprintf(text, sizeof text, "good%s", poisoner->poison == POISON_WITH_BODY ? evil : "");
+    if (poisoner->poison != POISON_WITH_ANSWER)
+        fake_send(connection, head);
+    fake_send(connection, text);
+    if (poisoner->poison == POISON_LATER) {
+        sem_wait(&poisoner->goes_on);
+        fake_send(connection, evil);
+        sem_post(&poisoner->sent);
     }
     fake_wait_end(connection);
 }
 
-TEST(answer, nobody_asked_for_is_not_taken_for_the_next)
+static void poisoner_init(struct poisoner *poisoner, enum poison poison)
 {
-    sem_t late[2];
+    poisoner->poison = poison;
+    sem_init(&poisoner->goes_on, 0, 0);
+    sem_init(&poisoner->sent, 0, 0);
+}
+
+static void check_poison(enum poison poison, const struct fake_tls *tls)
+{
+    struct poisoner poisoner;
+    struct stage stage;
     char body[16];
 
-    sem_init(&late[0], 0, 0);
-    sem_init(&late[1], 0, 0);
-    for (int is_late = 0; is_late < 2; is_late++) {
-        struct stage stage = stage_of(script_poison, is_late ? late : NULL, NULL);
-
-        for (int i = 0; i < 5; i++) {
-            CHECK_EQ_INT(ask(&stage, (struct http_client_request){ 0 }, body, sizeof body), 200);
-            CHECK_EQ_STR(body, "good");
-            if (is_late) {
-                sem_post(&late[0]);
-                sem_wait(&late[1]);
-            }
+    poisoner_init(&poisoner, poison);
+    stage = stage_of(script_poison, &poisoner, tls);
+    for (int i = 0; i < 5; i++) {
+        CHECK_EQ_INT(ask(&stage, (struct http_client_request){ 0 }, body, sizeof body), 200);
+        CHECK_EQ_STR(body, "good");
+        if (poison == POISON_LATER) {
+            sem_post(&poisoner.goes_on);
+            sem_wait(&poisoner.sent);
         }
-        stage_end(&stage);
     }
+    CHECK_EQ_INT(fake_server_connections(stage.server), 5);
+    stage_end(&stage);
+}
+
+TEST(answer, nobody_asked_for_is_not_taken_for_the_next)
+{
+    struct fake_tls tls;
+
+    fake_tls_make(&tls, "127.0.0.1");
+    for (enum poison poison = POISON_WITH_ANSWER; poison <= POISON_LATER; poison++) {
+        check_poison(poison, NULL);
+        check_poison(poison, &tls);
+    }
+    fake_tls_free(&tls);
+}
+
+/* The request goes out whole on a new connection. */
+TEST(answer, nobody_asked_for_does_not_lose_an_upload)
+{
+    struct poisoner poisoner;
+    struct stage stage;
+    char body[16];
+
+    poisoner_init(&poisoner, POISON_LATER);
+    stage = stage_of(script_poison, &poisoner, NULL);
+    for (int i = 0; i < 3; i++) {
+        int fd = memfd_create("test", MFD_CLOEXEC);
+        struct http_client_transfer *transfer;
+
+        CHECK_EQ_INT(ftruncate(fd, 10000), 0);
+        transfer = transfer_of(HTTP_CLIENT_FROM_FILE, fd, 0, 10000);
+        CHECK_EQ_INT(
+            ask(&stage, (struct http_client_request){ .method = "PUT", .transfer = transfer }, body,
+                sizeof body),
+            200);
+        CHECK_EQ_STR(body, "good");
+        CHECK_EQ_U64(http_client_transfer_progress(transfer, NULL), 10000);
+        sem_post(&poisoner.goes_on);
+        sem_wait(&poisoner.sent);
+        http_client_transfer_destroy(&transfer);
+        close(fd);
+    }
+    stage_end(&stage);
 }
 
 TEST(answer, with_two_framings_does_not_leak_into_the_next)

@@ -1129,7 +1129,7 @@ TEST(cancel, leaves_the_file_alone_from_then_on)
                 .ended = &ended });
         size_t size;
 
-        wait_progress(transfer, 1000 * i);
+        wait_progress(transfer, 1000 * (uint64_t)i);
         http_client_transfer_cancel(transfer);
         size = file_size(fd);
         sem_wait(&ended);

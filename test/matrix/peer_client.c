@@ -6,6 +6,7 @@
 
 #include <troupe/error.h>
 
+#include "matrix/client/body.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/sync.h"
@@ -356,6 +357,18 @@ SQL_STATEMENT(peer_new_events,
     "SELECT event_id, seq, room_id, sender, type, origin_ms, status, reason, lease_until_ms, "
     "attempts, body FROM mx_event WHERE seq > $1 ORDER BY seq");
 
+/* Tell of an event with its body opened. */
+static void peer_tell(struct peer_client *peer, struct mxstore_event *event)
+{
+    struct buffer body = { 0 };
+
+    peer_check(
+        mxclient_body_open(&peer_key, event->event_id, event->body, &body), "opening a body");
+    event->body = mxclient_span(&body);
+    peer->listener.on_event(peer->listener.data, event);
+    buffer_free(&body);
+}
+
 static void peer_tell_events(struct peer_client *peer)
 {
     struct sql_unit *unit = sql_unit_create(0);
@@ -367,7 +380,7 @@ static void peer_tell_events(struct peer_client *peer)
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
         mxstore_row(unit, 0, i, MXSTORE_IS_event, &event);
         peer->seq_told = event.seq;
-        peer->listener.on_event(peer->listener.data, &event);
+        peer_tell(peer, &event);
     }
     sql_unit_destroy(unit);
 }
@@ -382,7 +395,7 @@ static void peer_tell_released(struct peer_client *peer, struct span event_id)
     peer_check(sql_read_wait(peer->sql, unit), "reading an event");
     mxstore_row(unit, 0, 0, MXSTORE_IS_event, &event);
     if (event.status != MXSTORE_HELD)
-        peer->listener.on_event(peer->listener.data, &event);
+        peer_tell(peer, &event);
     sql_unit_destroy(unit);
 }
 

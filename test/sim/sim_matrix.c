@@ -13,6 +13,7 @@
 #include <fcntl.h>
 
 #include "base/alloc.h"
+#include "matrix/client/body.h"
 #include "matrix/client/engine.h"
 #include "matrix/crypto/mxcrypto.h"
 #include "mx_server.h"
@@ -555,14 +556,18 @@ static void poll_send(struct send *send)
     send->job = NULL;
 }
 
-static uint32_t number_in(struct span body)
+static uint32_t number_in(const struct mxstore_event *row)
 {
-    const char *at = memmem(body.at, body.size, "\"<", 2);
+    struct buffer body = { 0 };
+    const char *at;
     uint32_t number;
 
+    CHECK_EQ_INT(mxclient_body_open(&pickle_key, row->event_id, row->body, &body), 0);
+    at = memmem(body.bytes, body.size, "\"<", 2);
     CHECK(at != NULL);
     number = (uint32_t)strtoul(at + 2, NULL, 10);
     CHECK(number < now.send_count);
+    buffer_free(&body);
     return number;
 }
 
@@ -574,7 +579,7 @@ static void on_page(struct device *device, const struct sql_unit *rows)
         uint32_t number;
 
         mxstore_row(rows, 0, i, MXSTORE_IS_event, &row);
-        number = number_in(row.body);
+        number = number_in(&row);
         CHECK_MSG(row.seq > device->cursor, "cursor: %lld after %lld", (long long)row.seq,
             (long long)device->cursor);
         device->cursor = row.seq;

@@ -6,6 +6,7 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/body.h"
 #include "matrix/client/key_request.h"
 #include "matrix/client/withheld.h"
 
@@ -253,6 +254,7 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
     struct json_doc event_doc = { 0 }, doc = { 0 };
     struct mxclient_cleartext text = { 0 };
     struct mxclient_event event = { 0 };
+    struct buffer sealed = { 0 };
     int rc = json_parse_copy(&event_doc, row->body, 0);
 
     if (rc == 0)
@@ -261,12 +263,16 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
         rc = mxclient_megolm_decrypt(client, room, &event, &doc, &text);
     if (rc != 0 && rc != TR_ENOMEM && mxclient_key_request_note(client, room, &event, rc, 0, unit))
         rc = TR_ENOMEM;
+    if (rc == 0)
+        rc =
+            mxclient_body_seal(&client->session, row->event_id, mxclient_span(&text.text), &sealed);
     if (rc == 0) {
         mxstore_release_event(
-            unit, row->event_id, text.type, mxclient_span(&text.text), client->seq_next++);
+            unit, row->event_id, text.type, mxclient_span(&sealed), client->seq_next++);
         mxstore_guard_index(unit, text.session_id, text.message_index, row->event_id, MX_EINDEX);
     }
     mx_wipe_buffer(&text.text);
+    buffer_free(&sealed);
     json_doc_free(&event_doc);
     json_doc_free(&doc);
     return rc;

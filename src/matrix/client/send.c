@@ -5,6 +5,7 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/body.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/sync.h"
@@ -547,6 +548,11 @@ int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *ro
     const struct mxclient_message *message, int64_t now_ms, struct sql_unit *unit,
     char txn[MXCLIENT_TXN_BYTES])
 {
+    struct mxstore_outbox row = { .created_ms = now_ms,
+        .room_id = mxclient_id(&room->entry),
+        .type = message->type,
+        .sending = MXSTORE_PENDING };
+    struct buffer sealed = { 0 };
     struct json_doc doc = { 0 };
     int rc;
 
@@ -558,33 +564,35 @@ int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *ro
     json_doc_free(&doc);
     if (rc != 0)
         return rc;
-    mxstore_put(unit, MXSTORE_IS_outbox,
-        &(struct mxstore_outbox){ .txn_id = mxclient_session_txn(&client->session, txn),
-            .created_ms = now_ms,
-            .room_id = mxclient_id(&room->entry),
-            .type = message->type,
-            .content = message->content,
-            .sending = MXSTORE_PENDING });
-    return mxclient_session_put(&client->session, unit);
+    row.txn_id = mxclient_session_txn(&client->session, txn);
+    rc = mxclient_body_seal(&client->session, row.txn_id, message->content, &sealed);
+    row.content = mxclient_span(&sealed);
+    if (rc == 0)
+        mxstore_put(unit, MXSTORE_IS_outbox, &row);
+    buffer_free(&sealed);
+    return rc == 0 ? mxclient_session_put(&client->session, unit) : rc;
 }
 
 int mxclient_send(struct mxclient *client, struct mxclient_room *room,
     const struct mxstore_outbox *row, struct sql_unit *unit, struct mxclient_request *request)
 {
-    struct buffer body = { .size_max = MXCLIENT_CONTENT_BYTES_MAX };
+    struct buffer content = { 0 }, body = { .size_max = MXCLIENT_CONTENT_BYTES_MAX };
     struct mxstore_outbox sealed = *row;
     int rc;
 
     tr_assert(room->membership == MXCLIENT_JOINED);
     tr_assert(row->body.at == NULL && span_equal(row->room_id, mxclient_id(&room->entry)));
-    rc = send_put_body(
-        client, room, &(struct mxclient_message){ row->type, row->content }, unit, &body);
+    rc = mxclient_body_open(client->session.key, row->txn_id, row->content, &content);
+    if (rc == 0)
+        rc = send_put_body(client, room,
+            &(struct mxclient_message){ row->type, mxclient_span(&content) }, unit, &body);
     if (rc == 0) {
         sealed.type = room->is_encrypted ? SPAN("m.room.encrypted") : row->type;
         sealed.body = mxclient_span(&body);
         mxstore_set_body(unit, row->txn_id, sealed.type, sealed.body);
         rc = mxclient_send_again(&sealed, request);
     }
+    mx_wipe_buffer(&content);
     buffer_free(&body);
     return rc == TR_ELIMIT ? MX_ETOOBIG : rc;
 }

@@ -6,6 +6,7 @@
 #include <troupe/error.h>
 
 #include "base/assert.h"
+#include "matrix/client/body.h"
 #include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
@@ -57,14 +58,17 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
 {
     struct mxclient_cleartext text = { 0 };
     struct mxclient_event inner = *event;
+    struct buffer sealed = { 0 };
     struct json_doc doc = { 0 };
     int rc = mxclient_megolm_decrypt(intake->client, room, event, &doc, &text);
 
     if (rc == 0) {
         inner.type = text.type;
-        *row =
-            (struct mxstore_event){ .status = MXSTORE_ENQUEUED, .body = mxclient_span(&text.text) };
-        sync_put_event(intake, room, &inner, row);
+        rc = mxclient_body_seal(
+            &intake->client->session, event->event_id, mxclient_span(&text.text), &sealed);
+        *row = (struct mxstore_event){ .status = MXSTORE_ENQUEUED, .body = mxclient_span(&sealed) };
+        if (rc == 0)
+            sync_put_event(intake, room, &inner, row);
         mxstore_guard_index(
             intake->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
     } else if (rc != TR_ENOMEM) {
@@ -78,6 +82,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
         rc = rc == 0 ? TR_EAGAIN : rc;
     }
     mx_wipe_buffer(&text.text);
+    buffer_free(&sealed);
     json_doc_free(&doc);
     return rc;
 }

@@ -242,7 +242,7 @@ enum mx_copy mx_inbound_compare(const struct mx_inbound *inbound, const struct m
 
 /* ---- pickles: objects as bytes for a database ------------------------------------------------- */
 
-enum { MX_SECRET_BYTES_MAX = 4096 };
+enum { MX_SECRET_BYTES_MAX = 4096, MX_TEXT_BYTES_MAX = MX_PLAINTEXT_BYTES_MAX };
 
 /* The host's key, from a file or descriptor; never in the database. */
 struct mx_pickle_key {
@@ -274,6 +274,15 @@ int mx_secret_seal(struct span secret, const struct mx_pickle_key *key,
     const struct mx_random *random, struct buffer *out);
 /* Append the secret; it fails like mx_account_unpickle. */
 int mx_secret_open(struct span sealed, const struct mx_pickle_key *key, struct buffer *secret);
+
+/* Append a longer text, a message for instance, sealed like a pickle and bound to `about`, its place
+ * in the database: it opens with the same one alone. MX_ETOOBIG over MX_TEXT_BYTES_MAX, TR_ENOMEM,
+ * TR_ELIMIT. */
+int mx_text_seal(struct span text, struct span about, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out);
+/* Append the text; it fails like mx_account_unpickle. */
+int mx_text_open(
+    struct span sealed, struct span about, const struct mx_pickle_key *key, struct buffer *text);
 
 /* ---- sas: verification by short strings ------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  *
  *     "MXP" version(1) kind(1) salt(16) | AES-256-GCM of the members | tag(16)
  *
- * The first 21 bytes are authenticated with the rest. Key and nonce are HKDF(salt, key of the host),
+ * The first 21 bytes are authenticated with the rest; of a text also its place in the database. Key and nonce are HKDF(salt, key of the host),
  * so no two pickles share them, however many there are. */
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -93,9 +93,9 @@ struct pickle_secret {
     uint8_t nonce[16]; /* GCM uses 12 */
 };
 
-/* Create a context that has authenticated the head; NULL when out of memory. */
-static EVP_CIPHER_CTX *pickle_cipher(
-    const struct mx_pickle_key *key, bool encrypts, const uint8_t head[PICKLE_HEAD_BYTES])
+/* Create a context that has authenticated the head and `about`; NULL when out of memory. */
+static EVP_CIPHER_CTX *pickle_cipher(const struct mx_pickle_key *key, bool encrypts,
+    const uint8_t head[PICKLE_HEAD_BYTES], struct span about)
 {
     const struct span salt = { (const char *)head + 5, PICKLE_SALT_BYTES };
     struct pickle_secret secret;
@@ -105,14 +105,16 @@ static EVP_CIPHER_CTX *pickle_cipher(
     mx__hkdf(salt, MX__BYTES(key->bytes), SPAN("TROUPE_MX_PICKLE"), &secret, sizeof secret);
     gcm = mx__aes_create(MX__AES_GCM, encrypts, secret.key, secret.nonce);
     crypto_wipe(&secret, sizeof secret);
-    if (gcm != NULL && EVP_CipherUpdate(gcm, NULL, &written, head, PICKLE_HEAD_BYTES) == 1)
+    if (gcm != NULL && EVP_CipherUpdate(gcm, NULL, &written, head, PICKLE_HEAD_BYTES) == 1 &&
+        (about.size == 0 ||
+            EVP_CipherUpdate(gcm, NULL, &written, (const uint8_t *)about.at, (int)about.size) == 1))
         return gcm;
     mx__aes_destroy(gcm);
     return NULL;
 }
 
 static int pickle_seal(const struct mx_pickle_key *key, const uint8_t head[PICKLE_HEAD_BYTES],
-    struct span members, struct buffer *out)
+    struct span about, struct span members, struct buffer *out)
 {
     char *at = buffer_reserve(out, PICKLE_HEAD_BYTES + members.size + PICKLE_TAG_BYTES);
     uint8_t *body;
@@ -121,7 +123,7 @@ static int pickle_seal(const struct mx_pickle_key *key, const uint8_t head[PICKL
 
     if (at == NULL)
         return out->failed;
-    gcm = pickle_cipher(key, true, head);
+    gcm = pickle_cipher(key, true, head, about);
     if (gcm == NULL)
         return TR_ENOMEM;
     memcpy(at, head, PICKLE_HEAD_BYTES);
@@ -136,7 +138,8 @@ static int pickle_seal(const struct mx_pickle_key *key, const uint8_t head[PICKL
     return 0;
 }
 
-static int pickle_open(const struct mx_pickle_key *key, struct span pickle, struct buffer *members)
+static int pickle_open(
+    const struct mx_pickle_key *key, struct span pickle, struct span about, struct buffer *members)
 {
     const size_t size = pickle.size - PICKLE_HEAD_BYTES - PICKLE_TAG_BYTES;
     const uint8_t *head = (const uint8_t *)pickle.at;
@@ -147,7 +150,7 @@ static int pickle_open(const struct mx_pickle_key *key, struct span pickle, stru
 
     if (out == NULL)
         return members->failed;
-    gcm = pickle_cipher(key, false, head);
+    gcm = pickle_cipher(key, false, head, about);
     if (gcm == NULL)
         return TR_ENOMEM;
     mx__aes_update(gcm, (struct span){ pickle.at + PICKLE_HEAD_BYTES, size }, (uint8_t *)out);
@@ -184,7 +187,8 @@ int mx__pickle(const struct mx__pickle_kind *kind, const void *object,
         kind->pack(&pack, copy);
         tr_assert(pack.rc == 0 && pack.bytes.failed == 0);
         random->fill(random->data, head + 5, PICKLE_SALT_BYTES);
-        rc = pickle_seal(key, head, (struct span){ pack.bytes.bytes, pack.bytes.size }, out);
+        rc = pickle_seal(
+            key, head, SPAN(""), (struct span){ pack.bytes.bytes, pack.bytes.size }, out);
     }
     mx_wipe_buffer(&pack.bytes);
     crypto_wipe(copy, kind->size);
@@ -192,7 +196,7 @@ int mx__pickle(const struct mx__pickle_kind *kind, const void *object,
     return rc;
 }
 
-static int pickle_check_head(const struct mx__pickle_kind *kind, struct span pickle)
+static int pickle_check_head(uint8_t kind, struct span pickle)
 {
     if (pickle.size > PICKLE_BYTES_MAX)
         return MX_ETOOBIG;
@@ -200,7 +204,7 @@ static int pickle_check_head(const struct mx__pickle_kind *kind, struct span pic
         return MX_EFORMAT;
     if (pickle.at[3] != PICKLE_VERSION)
         return MX_EVERSION;
-    return pickle.at[4] == (char)kind->id ? 0 : MX_EFORMAT;
+    return pickle.at[4] == (char)kind ? 0 : MX_EFORMAT;
 }
 
 int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
@@ -208,12 +212,12 @@ int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
 {
     struct mx__pack pack = { .mode = MX__PACK_READ };
     void *object;
-    int rc = pickle_check_head(kind, pickle);
+    int rc = pickle_check_head(kind->id, pickle);
 
     if (rc != 0)
         return rc;
     object = base_calloc(kind->size);
-    rc = object == NULL ? TR_ENOMEM : pickle_open(key, pickle, &pack.bytes);
+    rc = object == NULL ? TR_ENOMEM : pickle_open(key, pickle, SPAN(""), &pack.bytes);
     if (rc == 0) {
         kind->pack(&pack, object);
         rc = pack.rc == 0 && pack.used != pack.bytes.size ? MX_EFORMAT : pack.rc;
@@ -280,4 +284,29 @@ int mx_secret_open(struct span sealed, const struct mx_pickle_key *key, struct b
     crypto_wipe(text, sizeof *text);
     base_free(text);
     return rc;
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+enum { PICKLE_TEXT = 6 }; /* beside the ids of the kinds */
+
+int mx_text_seal(struct span text, struct span about, const struct mx_pickle_key *key,
+    const struct mx_random *random, struct buffer *out)
+{
+    uint8_t head[PICKLE_HEAD_BYTES] = { 'M', 'X', 'P', PICKLE_VERSION, PICKLE_TEXT };
+
+    if (text.size > MX_TEXT_BYTES_MAX || about.size > MX_TEXT_BYTES_MAX)
+        return MX_ETOOBIG;
+    random->fill(random->data, head + 5, PICKLE_SALT_BYTES);
+    return pickle_seal(key, head, about, text, out);
+}
+
+int mx_text_open(
+    struct span sealed, struct span about, const struct mx_pickle_key *key, struct buffer *text)
+{
+    int rc = pickle_check_head(PICKLE_TEXT, sealed);
+
+    if (rc == 0 && about.size > MX_TEXT_BYTES_MAX)
+        rc = MX_ETOOBIG;
+    return rc == 0 ? pickle_open(key, sealed, about, text) : rc;
 }

@@ -8,7 +8,8 @@
  * 2. next_batch is the transport's cursor; a room's marker is the reader's. They are different
  *    columns and move apart.
  * 3. A ratchet is stored before its bytes leave; a transaction id before its first request.
- * 4. Secrets (pickles, tokens) are sealed with the host's key, which is not in the database.
+ * 4. Secrets (pickles, tokens, texts that the server never sees) are sealed with the host's key, which
+ *    is not in the database.
  * 5. Encryption of a room is sticky: no statement takes it back. */
 #ifndef MATRIX_STORE_STORE_H
 #define MATRIX_STORE_STORE_H
@@ -120,7 +121,7 @@ enum mxstore_status {
     NEXT(INT, reason) /* 0, or an MX_E* code */                                                    \
     NEXT(INT, lease_until_ms)                                                                      \
     NEXT(INT, attempts)                                                                            \
-    NEXT(BLOB, body)
+    NEXT(BLOB, body) /* of a decrypted event sealed; mxclient_body_open reads it */
 
 enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_FAILED };
 /* An event to send. The encrypted body is stored with the ratchet, before the first request. */
@@ -130,9 +131,9 @@ enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_F
     NEXT(INT, created_ms)                                                                          \
     NEXT(TEXT, room_id)                                                                            \
     NEXT(TEXT, type)                                                                               \
-    NEXT(BLOB, content)                                                                            \
-    NEXT(BLOB, body)                                                                               \
-    NEXT(INT, sending) /* enum mxstore_sending */                                                  \
+    NEXT(BLOB, content) /* sealed */                                                               \
+    NEXT(BLOB, body)    /* as it is sent */                                                        \
+    NEXT(INT, sending)  /* enum mxstore_sending */                                                 \
     NEXT(INT, lease_until_ms)                                                                      \
     NEXT(INT, attempts)                                                                            \
     NEXT(TEXT, event_id)                                                                           \

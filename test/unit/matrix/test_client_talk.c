@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that talk to each other over a homeserver in memory, each with a database of its own. */
 #include "../sql/place.h"
+#include "matrix/client/body.h"
 #include "matrix/client/key_file.h"
 #include "matrix/client/key_request.h"
 #include "matrix/client/megolm.h"
@@ -205,6 +206,7 @@ static bool read_event(
 {
     struct sql_unit *unit = sql_unit_create(0);
     struct mxstore_event row;
+    struct buffer body = { 0 };
     char id[16];
     bool has_text = false;
 
@@ -215,7 +217,11 @@ static bool read_event(
     mxstore_row(unit, 0, 0, MXSTORE_IS_event, &row);
     *ret_status = row.status;
     *ret_reason = row.reason;
-    has_text = row.body.size > 0 && memmem(row.body.at, row.body.size, text, strlen(text)) != NULL;
+    CHECK(row.body.size == 0 || strlen(text) == 0 ||
+          memmem(row.body.at, row.body.size, text, strlen(text)) == NULL); /* nothing to see */
+    CHECK_EQ_INT(mxclient_body_open(&mx_client_key, row.event_id, row.body, &body), 0);
+    has_text = body.size > 0 && memmem(body.bytes, body.size, text, strlen(text)) != NULL;
+    mx_wipe_buffer(&body);
     sql_unit_destroy(unit);
     return has_text;
 }
@@ -1241,6 +1247,7 @@ TEST(talk, the_ratchet_and_the_encrypted_body_are_stored_before_they_leave)
     mxstore_row(unit, 0, 0, MXSTORE_IS_outbox, &row);
     CHECK(span_equal(row.body, mx_stage_span(&request.body)));
     CHECK(span_is(row.type, "m.room.encrypted"));
+    CHECK(memmem(row.content.at, row.content.size, "{}", 2) == NULL); /* sealed */
     mxstore_row(unit, 1, 0, MXSTORE_IS_outbound, &ratchet);
     CHECK_EQ_INT(ratchet.message_count, 2);
     sql_unit_destroy(unit);

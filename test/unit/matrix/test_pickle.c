@@ -220,3 +220,33 @@ TEST(pickle, out_of_memory_is_reported)
     mx_account_destroy(account);
     mx_account_destroy(revived);
 }
+
+TEST(pickle, a_text_opens_with_its_key_and_its_place_alone)
+{
+    static const struct mx_pickle_key key = { { 1 } }, other = { { 2 } };
+    static char large[MX_TEXT_BYTES_MAX + 1];
+    const struct span texts[] = { SPAN(""), SPAN("{}"), { large, MX_TEXT_BYTES_MAX } };
+
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct buffer sealed = { 0 }, again = { 0 }, open = { 0 };
+
+        CHECK_EQ_INT(mx_text_seal(texts[i], SPAN("$1"), &key, mx_stage_random(), &sealed), 0);
+        CHECK_EQ_INT(mx_text_seal(texts[i], SPAN("$1"), &key, mx_stage_random(), &again), 0);
+        CHECK(!span_equal(mx_stage_span(&sealed), mx_stage_span(&again))); /* a salt each */
+        CHECK_EQ_INT(mx_text_open(mx_stage_span(&sealed), SPAN("$2"), &key, &open), MX_EMAC);
+        CHECK_EQ_INT(mx_text_open(mx_stage_span(&sealed), SPAN(""), &key, &open), MX_EMAC);
+        CHECK_EQ_INT(mx_text_open(mx_stage_span(&sealed), SPAN("$1"), &other, &open), MX_EMAC);
+        CHECK_EQ_INT(mx_secret_open(mx_stage_span(&sealed), &key, &open), MX_EFORMAT);
+        CHECK_EQ_U64(open.size, 0);
+        CHECK_EQ_INT(mx_text_open(mx_stage_span(&sealed), SPAN("$1"), &key, &open), 0);
+        CHECK(span_equal(mx_stage_span(&open), texts[i]));
+        sealed.bytes[sealed.size - 1] ^= 1;
+        CHECK_EQ_INT(mx_text_open(mx_stage_span(&sealed), SPAN("$1"), &key, &open), MX_EMAC);
+        buffer_free(&sealed);
+        buffer_free(&again);
+        mx_wipe_buffer(&open);
+    }
+    CHECK_EQ_INT(mx_text_seal((struct span){ large, sizeof large }, SPAN(""), &key,
+                     mx_stage_random(), &(struct buffer){ 0 }),
+        MX_ETOOBIG);
+}

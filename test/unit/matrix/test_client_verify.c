@@ -167,13 +167,14 @@ static void old_macs(struct mx_verify *stage, struct mx_sas *sas, enum mx_sas_me
 
     (void)buffer_format(&letter->content, "{\"transaction_id\":\"%.*s\",\"mac\":{",
         (int)flow->transaction.size, flow->transaction.at);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
+        (void)buffer_format(&list, "%s%s", i == 0 ? "" : ",", keys[i].id);
+    for (size_t i = count; i-- > 0;) { /* the order of members says nothing */
         input.key_id = span_of(keys[i].id);
         input.text = span_of(keys[i].text);
         CHECK_EQ_INT(mx_sas_mac(sas, flow, &input, mac), 0);
         (void)buffer_format(
-            &letter->content, "%s\"%s\":\"%s\"", i == 0 ? "" : ",", keys[i].id, mac);
-        (void)buffer_format(&list, "%s%s", i == 0 ? "" : ",", keys[i].id);
+            &letter->content, "\"%s\":\"%s\"%s", keys[i].id, mac, i == 0 ? "" : ",");
     }
     input.key_id = SPAN("KEY_IDS");
     input.text = mx_stage_span(&list);
@@ -649,44 +650,57 @@ TEST(verify, a_changed_content_ends_with_the_right_code)
     }
 }
 
-/* Change one character of the MAC of the device's key. */
-TEST(verify, each_wrong_mac_of_the_device_is_noticed)
+/* Start a verification, with the old MAC or the new one, and stop before the MAC of engine `from`. If
+ * the other user is slow, the MAC comes while it compares. */
+static struct mx_verify_letter *stop_before_mac(
+    struct mx_verify *stage, int from, bool is_legacy, bool is_slow)
 {
-    for (int at = 6; at < 8; at++)
-        for (int legacy = 0; legacy < 2; legacy++) {
-            struct mx_verify stage;
-            struct mx_verify_letter *letter;
-            char *mac;
+    (void)stop_before(stage, 0, 3);
+    if (is_legacy) {
+        stage->engines[1].client.verify.flows[0]->choice.mac = 2;
+        edit(
+            &mx_verify_peek(stage)->content, "message_authentication_code", "\"hkdf-hmac-sha256\"");
+    }
+    stage->engines[1 - from].is_silent = is_slow;
+    for (;;) {
+        struct mx_verify_letter *next = mx_verify_peek(stage);
 
-            (void)stop_before(&stage, 0, 2);
-            if (legacy != 0) { /* both sides see a start with the old MAC alone */
-                mx_verify_fini(&stage);
-                (void)stop_before(&stage, 0, 3);
-                stage.engines[0].client.verify.flows[0]->choice.mac = 2;
-                stage.engines[1].client.verify.flows[0]->choice.mac = 2;
-                edit(&mx_verify_peek(&stage)->content, "message_authentication_code",
-                    "\"hkdf-hmac-sha256\"");
-            }
-            mx_verify_run(&stage, at);
-            letter = mx_verify_peek(&stage);
-            mac = memmem(letter->content.bytes, letter->content.size, "\"ed25519:", 9);
-            mac = strchr(strchr(mac, ':') + 1, ':') + 4;
-            *mac = *mac == 'A' ? 'B' : 'A';
-            mx_verify_run(&stage, ALL);
-            mx_verify_check_failed(&stage, 1 - letter->from, "m.key_mismatch", false, "wrong MAC");
-            check_ends(&stage, "wrong MAC");
-            CHECK(!mx_verify_trusts(&stage, 0, 1) && !mx_verify_trusts(&stage, 1, 0));
-            mx_verify_fini(&stage);
-        }
+        CHECK(next != NULL);
+        if (next->from == from && strstr(next->type, "mac") != NULL)
+            return next;
+        mx_verify_run(stage, stage->first + 1);
+    }
+}
+
+TEST(verify, a_wrong_mac_is_noticed_whoever_confirms_first)
+{
+    for (int mode = 0; mode < 16; mode++) {
+        struct mx_verify stage;
+        int from = mode & 1;
+        bool is_slow = (mode & 4) != 0;
+        struct mx_verify_letter *letter = stop_before_mac(&stage, from, (mode & 2) != 0, is_slow);
+        char *mac;
+
+        CHECK_EQ_INT(stage.engines[1 - from].client.verify.flows[0]->step,
+            is_slow ? MXCLIENT_VERIFY_COMPARE : MXCLIENT_VERIFY_CONFIRMED);
+        (void)buffer_append(&letter->content, "", 1);
+        letter->content.size--;
+        mac = strstr(letter->content.bytes, (mode & 8) != 0 ? "\"keys\"" : "\"ed25519:");
+        mac = strstr(mac, "\":\"") + 3; /* its first character */
+        *mac = *mac == 'A' ? 'B' : 'A';
+        mx_verify_run(&stage, ALL);
+        mx_verify_check_failed(&stage, 1 - from, "m.key_mismatch", false, "wrong MAC");
+        check_ends(&stage, "wrong MAC");
+        CHECK(!mx_verify_trusts(&stage, 0, 1) && !mx_verify_trusts(&stage, 1, 0));
+        mx_verify_fini(&stage);
+    }
 }
 
 TEST(verify, the_old_mac_verifies_too)
 {
     struct mx_verify stage;
 
-    (void)stop_before(&stage, 0, 3);
-    stage.engines[1].client.verify.flows[0]->choice.mac = 2;
-    edit(&mx_verify_peek(&stage)->content, "message_authentication_code", "\"hkdf-hmac-sha256\"");
+    (void)stop_before_mac(&stage, 0, true, false);
     mx_verify_run(&stage, ALL);
     check_done(&stage);
     mx_verify_fini(&stage);
@@ -806,8 +820,9 @@ TEST(verify, a_device_that_changes_or_goes_ends_it_at_each_step)
 {
     for (int at = 1; at < LETTERS; at++)
         for (int who = 0; who < 2; who++)
-            for (int how = 0; how < 3; how++) {
+            for (int how = 0; how < 5; how++) {
                 struct mx_verify stage;
+                struct mxclient_device *device;
                 struct mxclient_place place;
                 char user[64], what[64];
                 bool is_over, has_done;
@@ -818,8 +833,13 @@ TEST(verify, a_device_that_changes_or_goes_ends_it_at_each_step)
                 has_done = has_sent(&stage, who, "done");
                 place = mx_verify_place(&stage, 1 - who);
                 snprintf(user, sizeof user, "%.*s", (int)place.user_id.size, place.user_id.at);
+                device = mx_verify_device(&stage, who, 1 - who);
                 if (how == 2)
-                    mx_verify_device(&stage, who, 1 - who)->trust = MXSTORE_BLOCKED;
+                    device->trust = MXSTORE_BLOCKED;
+                else if (how == 3)
+                    device->signing_key.bytes[0] ^= 1;
+                else if (how == 4)
+                    device->identity_key.bytes[0] ^= 1;
                 else
                     mx_verify_query(&stage, who, user, "", "");
                 if (how == 1)
@@ -1241,6 +1261,7 @@ TEST_LONG(verify, a_restart_in_the_middle_cancels_and_tells_the_peer, 60)
                 struct disk disk;
                 struct mx_verify *stage = &disk.stage;
                 bool is_over, is_stored, has_done;
+                int64_t txn_next;
                 char what[64];
 
                 disk_init(&disk);
@@ -1251,7 +1272,9 @@ TEST_LONG(verify, a_restart_in_the_middle_cancels_and_tells_the_peer, 60)
                 is_over = stage->engines[who].news.step == MXCLIENT_VERIFY_DONE;
                 is_stored = at > 0 || who == 0;
                 has_done = has_sent(stage, who, "done");
+                txn_next = stage->engines[who].client.session.txn_next;
                 disk_restart(&disk, who);
+                CHECK(stage->engines[who].client.session.txn_next == txn_next);
                 stage->engines[who].compares = false;
                 CHECK(mxclient_verify_due_ms(&stage->engines[who].client) ==
                       (is_over || !is_stored ? INT64_MAX : INT64_MIN));

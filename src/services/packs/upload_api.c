@@ -214,7 +214,8 @@ enum { VERSION, SHA256, TYPE, ENCODING, SIZE };
 static const struct param create_params[] = {
     [VERSION] = { "version", PARAM_TEXT, PARAM_REQUIRED, 1, PACK_VERSION_MAX,
         .is_valid = manifest_is_version, .rule = PACK_VERSION_RULE },
-    [SHA256] = { "sha256", PARAM_HEX, PARAM_REQUIRED, CRYPTO_SHA256_BYTES, CRYPTO_SHA256_BYTES },
+    [SHA256] = { "sha256", PARAM_HEX, PARAM_REQUIRED, .min = CRYPTO_SHA256_BYTES,
+        .max = CRYPTO_SHA256_BYTES },
     [TYPE] = { "type", PARAM_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
         .rule = "must be a media type without parameters" },
     [ENCODING] = { "encoding", PARAM_CHOICE, .fallback = -1, .choices = pack_codings },

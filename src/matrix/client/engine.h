@@ -95,7 +95,8 @@ struct mxengine_status {
     uint64_t skipped;
 };
 
-/* One request of a user of the engine. The asker keeps a hold until it has read the results. */
+/* One request of a user of the engine. The asker keeps a hold until it has read the results. Bodies of
+ * events are sealed in `rows`: mxclient_body_open reads them. */
 struct mxengine_job {
     enum mxengine_verb verb;
     struct buffer args[MXENGINE_ARGS]; /* wiped at the end */

@@ -5,6 +5,7 @@
 
 #include "../sql/place.h"
 #include "fake_server.h"
+#include "matrix/client/body.h"
 #include "matrix/client/engine_http.h"
 #include "mx_client.h"
 #include "mx_server.h"
@@ -130,6 +131,15 @@ static void home_end_login(struct home *home, bool is_hard, bool keeps_refresh)
         device->refresh = device->refresh_former = 0;
     home->server.faults.is_hard = is_hard;
     pthread_cond_broadcast(&home->changed);
+    pthread_mutex_unlock(&home->lock);
+}
+
+/* Wait until the keys of a device are on the server: until then nobody can encrypt to it. */
+static void home_wait_keys(struct home *home, int device)
+{
+    pthread_mutex_lock(&home->lock);
+    while (home->server.devices[device].device_keys.size == 0)
+        pthread_cond_wait(&home->changed, &home->lock);
     pthread_mutex_unlock(&home->lock);
 }
 
@@ -286,6 +296,7 @@ static void wait_joined(struct device *device)
 static void wait_event(struct device *device, const char *text)
 {
     struct mxengine_job *job = mxengine_job_create(MXENGINE_EVENTS);
+    struct buffer body = { 0 };
     struct mxstore_event row;
 
     job->after_seq = device->cursor;
@@ -295,8 +306,10 @@ static void wait_event(struct device *device, const char *text)
     CHECK_EQ_U64(sql_unit_rows(job->rows, 0), 1);
     mxstore_row(job->rows, 0, 0, MXSTORE_IS_event, &row);
     CHECK(span_is(row.type, "m.room.message"));
-    CHECK_MSG(memmem(row.body.at, row.body.size, text, strlen(text)) != NULL, "%.*s has no %s",
-        (int)row.body.size, row.body.at, text);
+    CHECK_EQ_INT(mxclient_body_open(&mx_client_key, row.event_id, row.body, &body), 0);
+    CHECK_MSG(memmem(body.bytes, body.size, text, strlen(text)) != NULL, "%.*s has no %s",
+        (int)body.size, body.bytes, text);
+    buffer_free(&body);
     device->cursor = row.seq;
     mxengine_job_unref(job);
 }
@@ -314,6 +327,8 @@ TEST(engine, two_devices_talk_over_http)
     device_start(&bob, &home);
     CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
     CHECK_EQ_INT(do_login(&bob, "@u1:x", "secret"), 0);
+    home_wait_keys(&home, 0);
+    home_wait_keys(&home, 1);
     CHECK_EQ_INT(do_room(&ada, MXENGINE_CREATE, "@u1:x"), 0);
     CHECK_EQ_INT(do_room(&bob, MXENGINE_JOIN, NULL), 0);
     wait_joined(&ada);

@@ -266,7 +266,7 @@ static void client_collect_ended(struct client_actor *self)
         tr_assert(job->easy == message->easy_handle);
         if (code == CURLE_OK)
             http_client_kept_note(self, job->easy);
-        if (!job->is_stale || !client_restart_job(self, job))
+        if (job->link != LINK_STALE || !client_restart_job(self, job))
             client_end_active(self, job, http_client_easy_end(job, code), code);
     }
 }

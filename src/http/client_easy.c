@@ -41,17 +41,19 @@ static int easy_begin_body(struct client_job *job, uint64_t total)
     long status = 0;
     int rc;
 
-    job->has_begun = true;
+    tr_assert(job->place == PLACE_UNKNOWN);
+    job->place = PLACE_REPLY;
     if (job->transfer == NULL)
         return 0;
     curl_easy_getinfo(job->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status == 206 && http_client_transfer_kind(job->transfer) == HTTP_CLIENT_TO_FILE)
         total = job->head.range_size;
     rc = http_client_transfer_begin(job->transfer, (uint32_t)status, job->head.range_start, total);
-    job->is_apart = rc > 0;
-    if (!job->is_apart && job->size_max > HTTP_CLIENT_ANSWER_MAX)
+    if (rc > 0)
+        job->place = PLACE_TRANSFER;
+    else if (job->size_max > HTTP_CLIENT_ANSWER_MAX)
         job->size_max = HTTP_CLIENT_ANSWER_MAX;
-    if (job->is_apart && total != UINT64_MAX && total > job->size_max)
+    if (job->place == PLACE_TRANSFER && total != UINT64_MAX && total > job->size_max)
         return TR_ETOOBIG;
     return rc < 0 ? rc : 0;
 }
@@ -68,11 +70,11 @@ static int easy_put_body(struct client_job *job, const char *bytes, size_t size)
 {
     uint64_t so_far = job->answer.size - sizeof(struct http_client_answer);
 
-    if (job->is_apart)
+    if (job->place == PLACE_TRANSFER)
         so_far = http_client_transfer_progress(job->transfer, NULL);
     if (size > job->size_max - so_far)
         return TR_ETOOBIG;
-    if (job->is_apart)
+    if (job->place == PLACE_TRANSFER)
         return http_client_transfer_put(job->transfer, bytes, size);
     return buffer_append(&job->answer, bytes, size);
 }
@@ -91,7 +93,7 @@ static size_t easy_on_body(char *bytes, size_t size, size_t count, void *data)
     easy_note_move(job);
     if (tr_reply_is_cancelled(job->reply)) /* the caller is gone: skip the rest */
         return easy_end_with(job, TR_ECANCELLED);
-    if (!job->has_begun)
+    if (job->place == PLACE_UNKNOWN)
         rc = easy_begin_body(job, easy_announced(job));
     if (rc == 0)
         rc = easy_put_body(job, bytes, size);
@@ -144,6 +146,19 @@ static size_t easy_on_header(char *bytes, size_t size, size_t count, void *data)
     return size * count;
 }
 
+static void easy_set_link(struct client_job *job, enum client_link to)
+{
+    static const uint8_t moves[] = {
+        [LINK_KEPT] = 1 << LINK_KEPT | 1 << LINK_OPENED | 1 << LINK_REFUSED | 1 << LINK_STALE,
+        [LINK_OPENED] = 1 << LINK_KEPT | 1 << LINK_REFUSED,
+        [LINK_REFUSED] = 1 << LINK_KEPT | 1 << LINK_REFUSED,
+        [LINK_STALE] = 1 << LINK_KEPT,
+    };
+
+    tr_assert(moves[job->link] & 1 << to);
+    job->link = to;
+}
+
 /* Open a socket. Every connection passes here, whatever name, address or redirect led to it. */
 static curl_socket_t easy_on_open(void *data, curlsocktype purpose, struct curl_sockaddr *address)
 {
@@ -152,12 +167,13 @@ static curl_socket_t easy_on_open(void *data, curlsocktype purpose, struct curl_
     if (purpose != CURLSOCKTYPE_IPCXN)
         return CURL_SOCKET_BAD;
     if (!job->actor->client->allow_private && !http_client_is_public(&address->addr)) {
-        job->was_refused = true;
+        easy_set_link(job, LINK_REFUSED);
         return CURL_SOCKET_BAD;
     }
     if (base_fault_hit())
         return CURL_SOCKET_BAD;
-    job->has_opened = true;
+    if (job->link == LINK_KEPT)
+        easy_set_link(job, LINK_OPENED);
     return socket(
         address->family, address->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address->protocol);
 }
@@ -166,16 +182,15 @@ static curl_socket_t easy_on_open(void *data, curlsocktype purpose, struct curl_
 static int easy_on_request(void *data, char *peer, char *local, int peer_port, int local_port)
 {
     struct client_job *job = data;
+    bool is_stale =
+        job->link == LINK_KEPT && http_client_kept_has_unread(job->actor, job->easy, local_port);
 
     (void)peer;
     (void)local;
     (void)peer_port;
-    job->was_refused = false;
     job->hop = HOP_SENT;
-    job->is_stale =
-        !job->has_opened && http_client_kept_has_unread(job->actor, job->easy, local_port);
-    job->has_opened = false;
-    return job->is_stale ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+    easy_set_link(job, is_stale ? LINK_STALE : LINK_KEPT);
+    return is_stale ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
 }
 
 static CURLcode easy_on_tls(CURL *easy, void *context, void *data)
@@ -287,7 +302,7 @@ int http_client_easy_start(struct client_job *job, struct client_actor *actor)
 
 void http_client_easy_restart(struct client_job *job)
 {
-    job->is_stale = false;
+    easy_set_link(job, LINK_KEPT);
     http_client_head_reset(&job->head);
     (void)SET(job->easy, CURLOPT_FRESH_CONNECT, 1L);
 }
@@ -314,7 +329,7 @@ static int easy_status(const struct client_job *job, CURLcode code)
 {
     if (job->trouble != 0)
         return job->trouble;
-    if (code == CURLE_COULDNT_CONNECT && job->was_refused)
+    if (code == CURLE_COULDNT_CONNECT && job->link == LINK_REFUSED)
         return TR_EACCES;
     if (code == CURLE_OPERATION_TIMEDOUT)
         return TR_ETIMEOUT;
@@ -342,11 +357,11 @@ int http_client_easy_end(struct client_job *job, CURLcode code)
     curl_easy_getinfo(job->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status < 100 || status > 599)
         return TR_EIO;
-    if (!job->has_begun)
+    if (job->place == PLACE_UNKNOWN)
         rc = easy_begin_body(job, 0);
     if (rc < 0)
         return rc;
-    if (job->is_apart)
+    if (job->place == PLACE_TRANSFER)
         http_client_transfer_end(job->transfer);
     answer.status = (uint32_t)status;
     memcpy(answer.content_type, job->head.content_type, sizeof answer.content_type);

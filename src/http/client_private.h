@@ -37,6 +37,17 @@ enum client_hop {
     HOP_BODY, /* body or trailers are arriving */
 };
 
+/* The connection of this hop. */
+enum client_link {
+    LINK_KEPT,    /* no socket was opened: the request goes over a kept connection */
+    LINK_OPENED,  /* it has a socket of its own */
+    LINK_REFUSED, /* the guard refused an address; another address may still connect */
+    LINK_STALE,   /* the kept connection had unread bytes: start again without it */
+};
+
+/* The place of the answer's body, known at its first byte. */
+enum client_place { PLACE_UNKNOWN, PLACE_REPLY, PLACE_TRANSFER };
+
 struct client_actor;
 
 /* One request, from the copy of its arguments to its answer. The message that carries it owns it,
@@ -68,13 +79,10 @@ struct client_job {
     struct client_head head;
     uint64_t moved_ns; /* when the last byte came or went */
     enum client_hop hop;
-    bool has_begun;   /* the body has a place: the reply or the transfer */
-    bool is_apart;    /* the transfer takes the body, not the reply */
-    bool is_paused;   /* libcurl keeps a piece of the body until the next turn */
-    bool was_refused; /* the guard refused an address of this hop */
-    bool has_opened;  /* this hop has a socket of its own, not a kept connection */
-    bool is_stale;    /* the kept connection had unread bytes: start again without it */
-    int trouble;      /* why one of our callbacks ended the transfer; 0: none did */
+    enum client_link link;
+    enum client_place place;
+    bool is_paused; /* libcurl keeps a piece of the body until the next turn */
+    int trouble;    /* why one of our callbacks ended the transfer; 0: none did */
 };
 
 struct client_message {

@@ -77,7 +77,7 @@ static void on_event(void *data, const struct mxstore_event *event)
     if (event->status != MXSTORE_ENQUEUED)
         say_message(event, "undecryptable", true);
     else if (span_is(event->type, "m.room.message"))
-        say_message(event, "message", room != NULL && room->is_encrypted);
+        say_message(event, "message", room != NULL && room->encryption != MXCLIENT_PLAIN);
 }
 
 static void on_member(void *data, struct span room_id, const struct mxclient_event *event)
@@ -216,7 +216,8 @@ static bool until_in_room(struct peer *peer, struct span room_id)
     while (peer_now_ms() < end_ms) {
         struct mxclient_room *room = mxclient_rooms_find(&peer->client.client.rooms, room_id);
 
-        if (room != NULL && room->membership == MXCLIENT_JOINED && room->is_encrypted)
+        if (room != NULL && room->membership == MXCLIENT_JOINED &&
+            room->encryption != MXCLIENT_PLAIN)
             return true;
         (void)peer_turn(&peer->client, -1, 1000);
     }
@@ -558,7 +559,7 @@ static bool do_rotate(struct peer *peer, const struct json *line, struct json_wr
 
     (void)answer;
     if (room != NULL)
-        room->must_rotate = true;
+        room->encryption = MXCLIENT_ROTATING;
     return room != NULL;
 }
 

@@ -49,7 +49,7 @@ static void engine_drop_client(struct engine *engine)
     mxclient_fini(&engine->client);
     engine->client = (struct mxclient){ .policy = engine->options->policy };
     mxclient_session_init(&engine->client.session, &engine->random, engine->options->key);
-    engine->is_loaded = engine->has_synced = false;
+    engine->phase = ENGINE_EMPTY;
     engine->is_filter_refused = engine->is_upload_planned = false;
     engine->is_unit_news = false;
 }
@@ -75,7 +75,7 @@ void engine_want_all(struct engine *engine)
 {
     for (int i = 0; i < LOOPS; i++)
         engine->loops[i].is_wanted = true;
-    engine->is_release_wanted = true;
+    engine->release.is_wanted = true;
 }
 
 /* Submit a unit. The load is a write too: it must run after a unit of this database's former
@@ -124,6 +124,7 @@ static void engine_on_loaded(struct engine *engine, const struct sql_unit *unit)
 {
     int rc;
 
+    tr_assert(engine->phase == ENGINE_EMPTY);
     /* Within a life the client's clock does not jump with the machine's. */
     engine->clock_ms = (int64_t)(engine->env->wall_ns(engine->env->data) / 1000000) -
                        (int64_t)(engine->now_ns / 1000000);
@@ -133,7 +134,8 @@ static void engine_on_loaded(struct engine *engine, const struct sql_unit *unit)
         engine_jobs_end(&engine->jobs, rc);
         return;
     }
-    engine->is_loaded = engine->has_unsent = true;
+    engine->phase = ENGINE_LOADED;
+    engine->has_unsent = true;
     engine_want_all(engine);
     engine_wake_readers(engine); /* the unit before the load may have been stored after all */
 }
@@ -182,17 +184,17 @@ static bool engine_start_release(struct engine *engine, struct tr_context *ctx)
     const struct mxclient_index *rooms = &engine->client.rooms.rooms;
     struct sql_unit *unit = sql_unit_create(0);
 
-    engine->release_count = 0;
-    for (uint32_t i = 0; i < rooms->count && engine->release_count < ENGINE_RELEASE_ROOMS; i++) {
+    engine->release.count = 0;
+    for (uint32_t i = 0; i < rooms->count && engine->release.count < ENGINE_RELEASE_ROOMS; i++) {
         struct mxclient_room *room = (struct mxclient_room *)rooms->entries[i];
 
-        if (!room->is_encrypted || !mxclient_megolm_is_due(&engine->client, room))
+        if (room->encryption == MXCLIENT_PLAIN || !mxclient_megolm_is_due(&engine->client, room))
             continue;
         mxclient_megolm_read_held(room, unit);
-        engine->release_rooms[engine->release_count++] = room;
+        engine->release.rooms[engine->release.count++] = room;
     }
-    engine->is_release_wanted = false;
-    if (engine->release_count == 0) {
+    engine->release.is_wanted = false;
+    if (engine->release.count == 0) {
         sql_unit_destroy(unit);
         return false;
     }
@@ -205,11 +207,11 @@ static void engine_on_held(struct engine *engine, struct tr_context *ctx, struct
     struct sql_unit *unit = sql_unit_create(0);
     int rc = 0;
 
-    for (uint32_t i = 0; rc >= 0 && i < engine->release_count; i++) {
-        rc = mxclient_megolm_release(&engine->client, engine->release_rooms[i], held, i, unit);
+    for (uint32_t i = 0; rc >= 0 && i < engine->release.count; i++) {
+        rc = mxclient_megolm_release(&engine->client, engine->release.rooms[i], held, i, unit);
         engine->is_unit_news = engine->is_unit_news || rc > 0;
     }
-    engine->is_release_wanted = true; /* there may be more pages, and more rooms */
+    engine->release.is_wanted = true; /* there may be more pages, and more rooms */
     engine_end_step(engine, ctx, rc < 0 ? rc : 0, unit);
 }
 
@@ -363,7 +365,7 @@ static void engine_tick(struct engine *engine)
 /* Do one thing that is due; false if there is none. */
 static bool engine_step(struct engine *engine, struct tr_context *ctx)
 {
-    if (!engine->is_loaded) {
+    if (engine->phase == ENGINE_EMPTY) {
         if (engine->load_due_ns > engine->now_ns)
             return false;
         engine_load(engine, ctx);
@@ -384,7 +386,7 @@ static bool engine_step(struct engine *engine, struct tr_context *ctx)
         engine_job_start(engine, ctx);
         return true;
     }
-    if (engine->is_release_wanted && engine_start_release(engine, ctx))
+    if (engine->release.is_wanted && engine_start_release(engine, ctx))
         return true;
     for (int i = 0; i < LOOPS; i++)
         if (engine_is_startable(engine, (enum engine_loop_kind)i)) {
@@ -401,7 +403,7 @@ static uint64_t engine_due_ns(const struct engine *engine)
 
     if (engine->unit != UNIT_NONE)
         return due;
-    if (!engine->is_loaded)
+    if (engine->phase == ENGINE_EMPTY)
         return engine->load_due_ns;
     for (int i = 0; i < LOOPS; i++) {
         const struct engine_loop *loop = &engine->loops[i];

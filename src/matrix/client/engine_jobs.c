@@ -328,7 +328,7 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     const struct mxclient *client = &engine->client;
 
     *ret_status = engine->status;
-    ret_status->is_loaded = engine->is_loaded;
+    ret_status->is_loaded = engine->phase != ENGINE_EMPTY;
     ret_status->state = client->session.state;
     status_copy(ret_status->user_id, &client->session.user_id);
     status_copy(ret_status->device_id, &client->session.device_id);

@@ -166,7 +166,7 @@ static int sync_start(struct engine *engine, struct sql_unit *unit)
         engine->loops[LOOP_FILTER].is_wanted = true;
         return 0;
     }
-    mxclient_sync_request(&engine->client, !engine->has_synced, &loop->request);
+    mxclient_sync_request(&engine->client, engine->phase != ENGINE_SYNCED, &loop->request);
     return loop_ready(loop);
 }
 
@@ -193,7 +193,8 @@ static int sync_take(struct engine *engine, const struct mxclient_outcome *outco
         loop_back_off(engine, loop);
         return 0;
     }
-    engine->has_synced = true;
+    tr_assert(engine->phase != ENGINE_EMPTY);
+    engine->phase = ENGINE_SYNCED;
     engine->is_unit_news = news.events > news.held;
     engine->status.error = 0;
     engine->status.synced_ms = engine_now_ms(engine);
@@ -297,7 +298,7 @@ static int gap_take(struct engine *engine, const struct mxclient_outcome *outcom
     struct mxclient_walk_news news = { 0 };
     int rc = mxclient_timeline_take(&engine->client, &page, engine_now_ms(engine), unit, &news);
 
-    loop->is_wanted = engine->is_release_wanted = true;
+    loop->is_wanted = engine->release.is_wanted = true;
     engine->is_unit_news = news.events > news.held;
     return rc;
 }

@@ -36,6 +36,14 @@ struct engine_loop {
     uint64_t due_ns; /* IDLE: start not before; PAUSED: ask again then */
 };
 
+/* The part of the client that is in memory:
+ *   EMPTY ──the rows are read──▶ LOADED ──/sync──▶ SYNCED; a fall leads from each to EMPTY */
+enum engine_phase {
+    ENGINE_EMPTY,
+    ENGINE_LOADED, /* the next /sync must not wait on the server */
+    ENGINE_SYNCED,
+};
+
 /* The unit under way. */
 enum engine_unit { UNIT_NONE, UNIT_LOAD, UNIT_STORE, UNIT_HELD, UNIT_OUTBOX, UNIT_JOB };
 
@@ -50,14 +58,20 @@ enum engine_sending { SENDING_EVENT, SENDING_MEMBERS, SENDING_CLAIM, SENDING_SHA
 
 enum { ENGINE_RELEASE_ROOMS = 16, ENGINE_OUTBOX_HEADS = 64, ENGINE_PAUSE_MS = 60 * 1000 };
 
+/* The held events that are tried again. */
+struct engine_release {
+    bool is_wanted;
+    uint32_t count;
+    struct mxclient_room *rooms[ENGINE_RELEASE_ROOMS];
+};
+
 struct engine {
     const struct mxengine_options *options;
     const struct tr_env *env;
     struct mx_random random;
     struct sql_client sql;
     struct mxclient client;
-    bool is_loaded;
-    bool has_synced; /* since the load: the next /sync may wait on the server */
+    enum engine_phase phase;
     bool is_filter_refused;
     bool is_upload_planned; /* the unit of new keys is stored, or there are none */
     uint64_t load_due_ns;
@@ -76,10 +90,7 @@ struct engine {
     struct buffer sending_room;
     struct buffer sending_txn;
     uint32_t sending_members; /* member_changes of the room when its members were asked for */
-    /* held events */
-    bool is_release_wanted;
-    uint32_t release_count;
-    struct mxclient_room *release_rooms[ENGINE_RELEASE_ROOMS];
+    struct engine_release release;
     /* jobs */
     struct engine_queue jobs;    /* not started */
     struct engine_queue rooms;   /* for LOOP_ROOM */

@@ -91,11 +91,11 @@ int mxclient_rooms_load(struct mxclient_rooms *rooms, const struct mxstore_room 
     if (room == NULL)
         return TR_ENOMEM;
     room->membership = rooms_membership(row->membership);
-    room->is_encrypted = row->is_encrypted != 0;
+    /* Members may have left while this program was down. */
+    room->encryption = row->is_encrypted != 0 ? MXCLIENT_ROTATING : MXCLIENT_PLAIN;
     room->is_sync_room = row->is_sync_room != 0;
     room->rotation_ms = row->rotation_ms;
     room->rotation_messages = row->rotation_messages;
-    room->must_rotate = true;  /* members may have left while this program was down */
     room->has_new_keys = true; /* held events are tried once after a start */
     room->is_changed = false;
     return 0;
@@ -108,7 +108,7 @@ void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit)
     mxstore_put(unit, MXSTORE_IS_room,
         &(struct mxstore_room){ .room_id = { room->entry.id.bytes, room->entry.id.size },
             .membership = span_of(membership_names[room->membership]),
-            .is_encrypted = room->is_encrypted,
+            .is_encrypted = room->encryption != MXCLIENT_PLAIN,
             .rotation_ms = room->rotation_ms,
             .rotation_messages = room->rotation_messages,
             .is_sync_room = room->is_sync_room });
@@ -117,13 +117,26 @@ void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit)
 
 /* ---- state ------------------------------------------------------------------------------------ */
 
+/* A plain room has no session to replace. */
+static void rooms_rotate(struct mxclient_room *room)
+{
+    if (room->encryption != MXCLIENT_PLAIN)
+        room->encryption = MXCLIENT_ROTATING;
+}
+
+void mxclient_room_rotated(struct mxclient_room *room)
+{
+    tr_assert(room->encryption != MXCLIENT_PLAIN);
+    room->encryption = MXCLIENT_ENCRYPTED;
+}
+
 void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership)
 {
     room->is_changed = room->is_changed || room->membership != membership;
     room->membership = membership;
     if (membership == MXCLIENT_LEFT) { /* the server tells no changes while we are away */
         room->has_members = false;
-        room->must_rotate = true;
+        rooms_rotate(room);
     }
 }
 
@@ -140,8 +153,9 @@ static int64_t rooms_read_limit(
 
 static void rooms_take_encryption(struct mxclient_room *room, const struct json *content)
 {
-    room->is_encrypted =
-        true; /* also for an algorithm that we do not know: no plaintext goes out */
+    /* Also for an algorithm that we do not know: no plaintext goes out. */
+    if (room->encryption == MXCLIENT_PLAIN)
+        room->encryption = MXCLIENT_ENCRYPTED;
     room->rotation_ms = rooms_read_limit(json_get(content, "rotation_period_ms"),
         MXCLIENT_ROTATION_MS, MXCLIENT_ROTATION_MS_MIN, MXCLIENT_ROTATION_MS);
     room->rotation_messages = rooms_read_limit(json_get(content, "rotation_period_msgs"),
@@ -164,7 +178,7 @@ static int rooms_take_member(
     if (member == NULL)
         return TR_ENOMEM;
     if (membership == MXCLIENT_LEFT && (is_limited || member->membership != MXCLIENT_LEFT))
-        room->must_rotate = true;
+        rooms_rotate(room);
     member->membership = membership;
     return 0;
 }
@@ -182,7 +196,7 @@ int mxclient_room_take_state(
     if (span_is(event->type, "m.room.encryption"))
         rooms_take_encryption(room, event->content);
     else if (span_is(event->type, "m.room.history_visibility"))
-        room->must_rotate = true;
+        rooms_rotate(room);
     else if (span_is(event->type, "org.troupe.sync_room") ||
              span_is(event->type, "m.lotti.sync_room")) {
         room->is_changed = room->is_changed || !room->is_sync_room;

@@ -4,7 +4,7 @@
  * 1. Encryption is sticky: no event and no row takes it back.
  * 2. A room whose members are not all known has has_members false; nobody sends there before they
  *    are read.
- * 3. must_rotate stays set from a member's leave until the sending session is replaced. */
+ * 3. A room is ROTATING from a member's leave until the sending session is replaced. */
 #ifndef MATRIX_CLIENT_ROOMS_H
 #define MATRIX_CLIENT_ROOMS_H
 
@@ -43,16 +43,18 @@ struct mxclient_member {
     enum mxclient_membership membership;
 };
 
+/* PLAIN ──m.room.encryption──▶ ENCRYPTED ──a member leaves──▶ ROTATING ──new session──▶ ENCRYPTED */
+enum mxclient_encryption { MXCLIENT_PLAIN, MXCLIENT_ENCRYPTED, MXCLIENT_ROTATING };
+
 struct mxclient_room {
     struct mxclient_entry entry; /* its id */
     enum mxclient_membership membership;
-    bool is_encrypted;
+    enum mxclient_encryption encryption;
     bool is_sync_room;
     bool has_members;
     uint32_t member_changes; /* member events of /sync so far: an answer of /members may be older */
-    bool must_rotate;
-    bool has_new_keys;      /* since held events were tried last */
-    uint64_t devices_tried; /* the devices known then (mxclient_devices.added) */
+    bool has_new_keys;       /* since held events were tried last */
+    uint64_t devices_tried;  /* the devices known then (mxclient_devices.added) */
     /* The walk through the held events (megolm.h). */
     int64_t held_seq;      /* of the last event tried; 0: no walk is under way */
     int64_t held_floor_ms; /* the earliest event so far that stays held */
@@ -94,6 +96,8 @@ void mxclient_room_invite_request(
     struct span room_id, struct span user_id, struct mxclient_request *request);
 void mxclient_room_join_request(struct span room_id, struct mxclient_request *request);
 void mxclient_room_leave_request(struct span room_id, struct mxclient_request *request);
+/* End ROTATING: the session for sending was replaced. The room is not plain. */
+void mxclient_room_rotated(struct mxclient_room *room);
 void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership);
 /* Add the step that stores the room, if it has changed. */
 void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit);

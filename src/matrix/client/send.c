@@ -124,7 +124,8 @@ static bool send_shares_hold(const struct mxclient *client, const struct mxclien
 static bool send_must_rotate(const struct mxclient *client, const struct mxclient_room *room,
     struct mxclient_outbound *outbound, int64_t now_ms)
 {
-    return outbound == NULL || outbound->outbound == NULL || room->must_rotate ||
+    return outbound == NULL || outbound->outbound == NULL ||
+           room->encryption == MXCLIENT_ROTATING ||
            outbound->message_count >= room->rotation_messages ||
            now_ms - outbound->created_ms >= room->rotation_ms || now_ms < outbound->created_ms ||
            !send_shares_hold(client, room, outbound);
@@ -150,7 +151,7 @@ static int send_rotate(
     outbound->outbound = fresh;
     outbound->created_ms = now_ms;
     outbound->message_count = 0;
-    room->must_rotate = false;
+    mxclient_room_rotated(room);
     return 0;
 }
 
@@ -435,7 +436,7 @@ int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, i
     *ret_need = MXCLIENT_NEED_NOTHING;
     if (room->membership != MXCLIENT_JOINED)
         return TR_EACCES;
-    if (!room->is_encrypted)
+    if (room->encryption == MXCLIENT_PLAIN)
         return 0;
     if (outbound != NULL && outbound->is_sharing)
         *ret_need = MXCLIENT_NEED_ANSWER;
@@ -517,7 +518,7 @@ static int send_put_body(struct mxclient *client, struct mxclient_room *room,
     struct json_doc doc = { 0 };
     int rc = send_parse(message->content, &doc);
 
-    if (rc == 0 && !room->is_encrypted)
+    if (rc == 0 && room->encryption == MXCLIENT_PLAIN)
         rc = buffer_span(out, message->content);
     else if (rc == 0) {
         tr_assert(outbound != NULL && outbound->outbound != NULL && !outbound->is_sharing);
@@ -587,7 +588,7 @@ int mxclient_send(struct mxclient *client, struct mxclient_room *room,
         rc = send_put_body(client, room,
             &(struct mxclient_message){ row->type, mxclient_span(&content) }, unit, &body);
     if (rc == 0) {
-        sealed.type = room->is_encrypted ? SPAN("m.room.encrypted") : row->type;
+        sealed.type = room->encryption == MXCLIENT_PLAIN ? row->type : SPAN("m.room.encrypted");
         sealed.body = mxclient_span(&body);
         mxstore_set_body(unit, row->txn_id, sealed.type, sealed.body);
         rc = mxclient_send_again(&sealed, request);

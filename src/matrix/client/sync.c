@@ -47,7 +47,7 @@ static struct mxstore_event sync_event_row(
 {
     if (span_is(event->type, "m.room.encrypted"))
         return (struct mxstore_event){ .status = MXSTORE_HELD, .reason = MX_ESESSION };
-    if (room->is_encrypted)
+    if (room->encryption != MXCLIENT_PLAIN)
         return (struct mxstore_event){ .status = MXSTORE_ABANDONED, .reason = MX_ESIGNATURE };
     return (struct mxstore_event){ .status = MXSTORE_ENQUEUED };
 }
@@ -204,7 +204,8 @@ int mxclient_sync_track(
 {
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && room->is_encrypted && i < room->members.count; i++) {
+    for (uint32_t i = 0; rc == 0 && room->encryption != MXCLIENT_PLAIN && i < room->members.count;
+         i++) {
         const struct mxclient_member *member =
             (const struct mxclient_member *)room->members.entries[i];
 

@@ -114,7 +114,7 @@ TEST(sync, encryption_is_sticky_and_its_rotation_bounded)
                      &stage, "{\"next_batch\":\"s1\"," MX_SYNC_ROOM(MX_SYNC_ENCRYPTION, "") "}"),
         0);
     room = mxclient_rooms_find(&stage.client.rooms, SPAN("!r:x"));
-    CHECK(room->is_encrypted);
+    CHECK(room->encryption != MXCLIENT_PLAIN);
     CHECK_EQ_INT(room->rotation_messages, MXCLIENT_ROTATION_MESSAGES_MAX);
     CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s2\"," MX_SYNC_ROOM(
                                                "{\"type\":\"m.room.encryption\",\"state_key\":"
@@ -122,7 +122,7 @@ TEST(sync, encryption_is_sticky_and_its_rotation_bounded)
                                                "\"rotation_period_ms\":-9223372036854775808}}",
                                                "") "}"),
         0);
-    CHECK(room->is_encrypted);
+    CHECK(room->encryption != MXCLIENT_PLAIN);
     CHECK_EQ_INT(room->rotation_ms, MXCLIENT_ROTATION_MS_MIN);
     mx_sync_fini(&stage);
 }
@@ -162,13 +162,13 @@ TEST(sync, members_are_tracked_and_a_leave_asks_for_rotation)
                          "") "}"),
         0);
     room = mxclient_rooms_find(&stage.client.rooms, SPAN("!r:x"));
-    CHECK(room->has_members && !room->must_rotate);
+    CHECK(room->has_members && room->encryption != MXCLIENT_ROTATING);
     CHECK(mxclient_devices_user(&stage.client.devices, SPAN("@bob:y")) != NULL);
     CHECK(mxclient_devices_user(&stage.client.devices, SPAN("@eve:y")) == NULL);
     CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s2\"," MX_SYNC_ROOM(
                                                "", MX_SYNC_MEMBER("@bob:y", "leave")) "}"),
         0);
-    CHECK(room->must_rotate);
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ROTATING);
     mx_sync_fini(&stage);
 }
 

@@ -404,7 +404,7 @@ static struct buffer send_without_key(struct talk *talk, int count)
 {
     struct buffer late;
 
-    mxclient_rooms_find(&talk->ada.client.rooms, ROOM)->must_rotate = true;
+    mxclient_rooms_find(&talk->ada.client.rooms, ROOM)->encryption = MXCLIENT_ROTATING;
     for (int i = 0; i < count; i++)
         send_text(&talk->ada, "late");
     late = talk->bob.device->inbox;
@@ -883,7 +883,7 @@ TEST(talk, a_key_that_is_only_late_is_not_asked_for)
 
     family_init(&family, "before the second device");
     mxclient_key_requests_fini(&second->client.key_requests);
-    mxclient_rooms_find(&family.talk.bob.client.rooms, ROOM)->must_rotate = true;
+    mxclient_rooms_find(&family.talk.bob.client.rooms, ROOM)->encryption = MXCLIENT_ROTATING;
     send_text(&family.talk.bob, "its key is late");
     late = second->device->inbox;
     second->device->inbox = (struct buffer){ 0 };
@@ -1055,7 +1055,7 @@ TEST(talk, no_plaintext_goes_to_an_encrypted_room_also_after_a_restart)
     talk_init(&talk);
     restart(&talk.ada);
     room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
-    CHECK(room->is_encrypted);
+    CHECK(room->encryption != MXCLIENT_PLAIN);
     CHECK_EQ_INT(
         mxclient_send_prepare(&talk.ada.client, room, talk.ada.now_ms, unit, &need, &request), 0);
     CHECK_EQ_INT(need, MXCLIENT_NEED_MEMBERS);
@@ -1102,7 +1102,7 @@ TEST(talk, a_lost_olm_session_is_replaced_and_the_key_shared_again)
     sync_once(&talk.bob);
     /* Bob loses his sessions, and ada starts another room session. */
     mxclient_index_fini(&talk.bob.client.peers, mxclient_peer_fini);
-    mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->must_rotate = true;
+    mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->encryption = MXCLIENT_ROTATING;
     send_text(&talk.ada, "lost");
     sync_once(&talk.bob);
     CHECK_EQ_U64(talk.bob.client.undecrypted, 1);
@@ -1126,7 +1126,7 @@ TEST(talk, a_device_is_unwedged_once_an_hour)
     for (int i = 0; i < 3; i++) {
         int wanted = i == 1 ? 0 : 2;
 
-        mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->must_rotate = true;
+        mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->encryption = MXCLIENT_ROTATING;
         mxclient_index_fini(&talk.ada.client.peers, mxclient_peer_fini);
         send_text(&talk.ada, "a secret");
         if (talk.bob.device->inbox.size > 0) { /* break the message */
@@ -1266,7 +1266,7 @@ TEST(talk, a_share_that_was_refused_is_made_again)
     talk_init(&talk);
     send_text(&talk.ada, "bob has a session");
     room = mxclient_rooms_find(&talk.ada.client.rooms, ROOM);
-    room->must_rotate = true;
+    room->encryption = MXCLIENT_ROTATING;
     CHECK_EQ_INT(
         mxclient_send_prepare(&talk.ada.client, room, talk.ada.now_ms, unit, &need, &request), 0);
     CHECK_EQ_INT(need, MXCLIENT_NEED_SHARE);
@@ -1476,7 +1476,7 @@ static void converse(struct talk *talk)
         else if (happens(50))
             restart(engine);
         else
-            mxclient_rooms_find(&engine->client.rooms, ROOM)->must_rotate = true;
+            mxclient_rooms_find(&engine->client.rooms, ROOM)->encryption = MXCLIENT_ROTATING;
         if (happens(20)) {
             (void)unwedge(engine);
             (void)release(engine);
@@ -1531,7 +1531,7 @@ TEST_LONG(talk, random_conversations_with_crashes_and_losses_end_well, 120)
         sync_once(&talk.bob);
         send_text(&talk.bob, "indeed");
         sync_once(&talk.ada);
-        mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->must_rotate = true;
+        mxclient_rooms_find(&talk.ada.client.rooms, ROOM)->encryption = MXCLIENT_ROTATING;
         send_text(&talk.ada, "good");
         sync_once(&talk.bob);
         check_got(&talk.bob, talk.server.event_count, "good");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ready.h: common to the ready-made actors: single_flight.h, breaker.h, rate.h, cache.h, topic.h
- * (pool.h is a set of actors).
+/* ready.h: common to the ready-made actors: single_flight.h, breaker.h, rate.h, cache.h,
+ * topic.h.
  *
  * Each is an ordinary actor: a struct that holds its options, and a type. tr_cache_spawn(system,
  * &options, NULL, &sender) starts one; a row { .type = &tr_cache_type, .state = &cache } in a

@@ -10,9 +10,7 @@
 #include <troupe/env.h>
 #include <troupe/error.h>
 #include <troupe/event.h>
-#include <troupe/flow.h>
 #include <troupe/inspect.h>
-#include <troupe/pool.h>
 #include <troupe/process.h>
 #include <troupe/rate.h>
 #include <troupe/ready.h>

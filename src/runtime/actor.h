@@ -120,9 +120,5 @@ int tr__supervisor_claim(struct tr_box *supervisor, struct tr_box *box, const vo
 void tr__supervisor_add(struct tr_box *supervisor, struct tr_box *box);
 /* End the child of an OP_CHILD_ADD that the supervisor did not handle before it ended. */
 void tr__supervisor_add_dropped(const void *payload);
-/* Start a supervisor with a table that is released with it: `release` (may be NULL) is called once,
- * last of all, if this returned 0. */
-int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
-    void (*release)(void *data), void *data, tr_sender *ret_sender);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include <troupe/pool.h>
+#include <troupe/ask.h>
 #include <troupe/registry.h>
 #include <troupe/sim.h>
 
@@ -17,7 +17,6 @@ OPTIONS_CHECK(tr_send_options, SEND_OPTIONS_FIRST);
 OPTIONS_CHECK(tr_ask_options, ASK_OPTIONS_FIRST);
 OPTIONS_CHECK(tr_registry_options, REGISTRY_OPTIONS_FIRST);
 OPTIONS_CHECK(tr_sim_options, SIM_OPTIONS_FIRST);
-OPTIONS_CHECK(tr_pool_options, POOL_OPTIONS_FIRST);
 
 static bool is_zero(const unsigned char *bytes, size_t size)
 {

@@ -19,7 +19,6 @@ enum {
     ASK_OPTIONS_FIRST = 32,
     REGISTRY_OPTIONS_FIRST = 88,
     SIM_OPTIONS_FIRST = 32,
-    POOL_OPTIONS_FIRST = 120,
 };
 
 const void *tr__options_view_slowly(

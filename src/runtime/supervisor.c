@@ -62,8 +62,6 @@ struct supervisor {
     uint32_t group_cause; /* the child whose back-off the group waits for */
     bool starting;        /* not yet reported as started to its own supervisor */
     bool stopping, resting;
-    void (*release)(void *data); /* releases the table after its last use; may be NULL */
-    void *release_data;
 };
 
 struct child_notice {
@@ -447,8 +445,6 @@ static void supervisor_finish(void *state)
     }
     base_free(self->children);
     tr__restarts_fini(&self->restarts);
-    if (self->release != NULL)
-        self->release(self->release_data);
 }
 
 static const struct tr_type supervisor_type = {
@@ -628,10 +624,9 @@ static void supervisor_launch(struct tr_box *box)
     }
 }
 
-int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
-    void (*release)(void *data), void *data, tr_sender *ret_sender)
+int tr_supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
+    tr_sender *ret_sender)
 {
-    struct supervisor *self;
     struct tr__cell *go;
     struct tr_box *box;
     int rc;
@@ -647,18 +642,9 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
         supervisor_discard(box);
         return TR_ENOMEM;
     }
-    self = tr__self_of(box);
-    self->release = release;
-    self->release_data = data;
     supervisor_launch(box);
     *ret_sender = tr__box_own(box, owner != NULL ? owner : "supervise");
     tr__box_launch(box);
     tr__push_op_cell(box, go);
     return 0;
-}
-
-int tr_supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
-    tr_sender *ret_sender)
-{
-    return tr__supervise(system, table, owner, NULL, NULL, ret_sender);
 }

@@ -10,8 +10,8 @@
  * another word became free in between. So a thread that filled a free word looks at the window once
  * more; if it finds the name in another word, it gives its lease back and starts again.
  *
- * tr_limiter and tr_pool do not fit here: they cost a message for every download, and they count
- * tokens or workers, where a lease has to come back at the end of the transfer. */
+ * tr_limiter does not fit here: it costs a message for every download, and it counts tokens, where a
+ * lease has to come back at the end of the transfer. */
 #include "services/packs/transfer.h"
 
 #include <pthread.h>

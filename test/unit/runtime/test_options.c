@@ -79,17 +79,12 @@ TEST(options, every_call_with_options_refuses_an_unknown_field)
         uint64_t added;
     } registry = { .known = { .struct_size = sizeof registry }, .added = 1 };
     struct {
-        struct tr_pool_options known;
-        uint64_t added;
-    } pool = { .known = { .struct_size = sizeof pool }, .added = 1 };
-    struct {
         struct tr_sim_options known;
         uint64_t added;
     } sim = { .known = { .struct_size = sizeof sim }, .added = 1 };
     static const struct tr_type type = { .name = "none" };
     struct tr_system *system;
     struct tr_registry *ret_registry;
-    struct tr_pool *ret_pool;
     struct tr_sim *ret_sim;
     tr_sender sender = { 0 };
 
@@ -97,7 +92,6 @@ TEST(options, every_call_with_options_refuses_an_unknown_field)
     CHECK_EQ_INT(tr_spawn(system, &type, NULL, &spawn.known, &sender), TR_EUNSUPPORTED);
     CHECK_EQ_INT(tr_tell_with(sender, NULL, 0, &send.known), TR_EUNSUPPORTED);
     CHECK_EQ_INT(tr_registry_create(system, &registry.known, &ret_registry), TR_EUNSUPPORTED);
-    CHECK_EQ_INT(tr_pool_create(system, &pool.known, &ret_pool), TR_EUNSUPPORTED);
     CHECK_EQ_INT(tr_sim_create(&sim.known, &ret_sim), TR_EUNSUPPORTED);
     tr_system_destroy(&system);
 }

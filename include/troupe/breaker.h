@@ -18,7 +18,6 @@ extern "C" {
 #endif
 
 enum tr_breaker_state { TR_BREAKER_CLOSED, TR_BREAKER_OPEN, TR_BREAKER_HALF_OPEN };
-TR_API const char *tr_breaker_state_text(enum tr_breaker_state state);
 
 struct tr_breaker_options {
     tr_sender to;             /* moved in */

@@ -68,10 +68,7 @@ struct tr_cache_stats {
     uint64_t bytes;
     uint32_t entries;
 };
-TR_API int tr_cache_stats_ask(
-    struct tr_context *ctx, tr_cache_sender cache, const struct tr_ask_options *options);
-TR_API int tr_cache_stats_wait(
-    tr_cache_sender cache, struct tr_cache_stats *ret_stats, uint64_t timeout_ns);
+TR_READY_STATS(cache)
 
 #ifdef __cplusplus
 }

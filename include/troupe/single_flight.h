@@ -100,10 +100,7 @@ struct tr_single_flight_stats {
     uint32_t waiters;
     uint32_t kept;
 };
-TR_API int tr_single_flight_stats_ask(
-    struct tr_context *ctx, tr_single_flight_sender flight, const struct tr_ask_options *options);
-TR_API int tr_single_flight_stats_wait(
-    tr_single_flight_sender flight, struct tr_single_flight_stats *ret_stats, uint64_t timeout_ns);
+TR_READY_STATS(single_flight)
 
 #ifdef __cplusplus
 }

@@ -48,13 +48,6 @@ struct tr__breaker {
     struct tr_breaker_stats stats;
 };
 
-const char *tr_breaker_state_text(enum tr_breaker_state state)
-{
-    static const char *const texts[] = { "closed", "open", "half-open" };
-
-    return (size_t)state < sizeof texts / sizeof texts[0] ? texts[state] : "?";
-}
-
 /* ---- the window ----------------------------------------------------------------------------- */
 
 static uint64_t slice_ns(const struct tr_breaker *self)

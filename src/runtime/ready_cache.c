@@ -24,7 +24,7 @@
 
 enum { ENTRIES_DEFAULT = 65536, BYTES_DEFAULT = 64 << 20, STAMPS = 256 };
 
-enum kind { KIND_GET, KIND_PUT, KIND_REMOVE, KIND_CLEAR, KIND_STATS };
+enum { KIND_GET = READY_STATS + 1, KIND_PUT, KIND_REMOVE, KIND_CLEAR };
 
 struct cached {
     struct tr__entry entry;
@@ -229,7 +229,7 @@ static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *mess
     struct tr__cache *inner = self->inner;
     struct tr__ready_message *m = message;
 
-    switch ((enum kind)m->kind) {
+    switch (m->kind) {
     case KIND_GET:
         handle_get(inner, ctx, m);
         break;
@@ -245,7 +245,7 @@ static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *mess
     case KIND_CLEAR:
         cache_handle_clear(inner);
         break;
-    case KIND_STATS:
+    case READY_STATS:
         inner->stats.entries = inner->table.count;
         tr_reply(ctx, 0, &inner->stats, sizeof inner->stats);
         break;
@@ -297,7 +297,7 @@ static int cache_reset(void *state, enum tr_why why)
 
 static const char *cache_message_name(const void *message)
 {
-    static const char *const names[] = { "get", "put", "remove", "clear", "stats" };
+    static const char *const names[] = { "stats", "get", "put", "remove", "clear" };
 
     return names[((const struct tr__ready_message *)message)->kind];
 }
@@ -327,7 +327,7 @@ int tr_cache_spawn(struct tr_system *system, const struct tr_cache_options *opti
 /* ---- its face ------------------------------------------------------------------------------- */
 
 static int cache_key_message(
-    enum kind kind, const void *key, size_t key_size, struct tr__ready_message *ret_message)
+    uint32_t kind, const void *key, size_t key_size, struct tr__ready_message *ret_message)
 {
     *ret_message = (struct tr__ready_message){ .kind = kind };
     return tr__ready_fill(
@@ -377,20 +377,4 @@ int tr_cache_clear(tr_cache_sender cache)
     struct tr__ready_message m = { .kind = KIND_CLEAR };
 
     return tr__ready_tell(cache.raw, &m, TR_INTERACTIVE);
-}
-
-int tr_cache_stats_ask(
-    struct tr_context *ctx, tr_cache_sender cache, const struct tr_ask_options *options)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_ask(ctx, cache.raw, &m, options);
-}
-
-int tr_cache_stats_wait(
-    tr_cache_sender cache, struct tr_cache_stats *ret_stats, uint64_t timeout_ns)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_wait(cache.raw, &m, ret_stats, sizeof *ret_stats, NULL, timeout_ns);
 }

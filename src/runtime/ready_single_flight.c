@@ -44,7 +44,7 @@ enum {
     CANCEL_MS = 100, /* between two looks for flights without askers */
 };
 
-enum kind { KIND_ASK, KIND_INVALIDATE, KIND_CLEAR, KIND_STATS };
+enum { KIND_ASK = READY_STATS + 1, KIND_INVALIDATE, KIND_CLEAR };
 
 struct job {
     int (*compute)(void *data, const void *key, size_t key_size, void *value, size_t *value_size);
@@ -495,7 +495,7 @@ static enum tr_next single_flight_handle(void *state, struct tr_context *ctx, vo
     struct tr_single_flight *self = state;
     struct tr__ready_message *m = message;
 
-    switch ((enum kind)m->kind) {
+    switch (m->kind) {
     case KIND_ASK:
         single_flight_handle_ask(self, ctx, m);
         break;
@@ -507,7 +507,7 @@ static enum tr_next single_flight_handle(void *state, struct tr_context *ctx, vo
         single_flight_handle_clear(self->inner);
         tr_reply(ctx, 0, NULL, 0);
         break;
-    case KIND_STATS:
+    case READY_STATS:
         single_flight_handle_stats(self, ctx);
         break;
     }
@@ -656,7 +656,7 @@ static int single_flight_start(void *state, struct tr_context *ctx)
 
 static const char *single_flight_message_name(const void *message)
 {
-    static const char *const names[] = { "ask", "invalidate", "clear", "stats" };
+    static const char *const names[] = { "stats", "ask", "invalidate", "clear" };
 
     return names[((const struct tr__ready_message *)message)->kind];
 }
@@ -687,7 +687,7 @@ int tr_single_flight_spawn(struct tr_system *system, const struct tr_single_flig
 /* ---- its face ------------------------------------------------------------------------------- */
 
 static int single_flight_key_message(
-    enum kind kind, const void *key, size_t key_size, struct tr__ready_message *ret_message)
+    uint32_t kind, const void *key, size_t key_size, struct tr__ready_message *ret_message)
 {
     *ret_message = (struct tr__ready_message){ .kind = kind };
     return tr__ready_fill(
@@ -768,20 +768,4 @@ int tr_single_flight_clear_ask(
     struct tr__ready_message m = { .kind = KIND_CLEAR };
 
     return tr__ready_ask(ctx, flight.raw, &m, &o);
-}
-
-int tr_single_flight_stats_ask(
-    struct tr_context *ctx, tr_single_flight_sender flight, const struct tr_ask_options *options)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_ask(ctx, flight.raw, &m, options);
-}
-
-int tr_single_flight_stats_wait(
-    tr_single_flight_sender flight, struct tr_single_flight_stats *ret_stats, uint64_t timeout_ns)
-{
-    struct tr__ready_message m = { .kind = KIND_STATS };
-
-    return tr__ready_wait(flight.raw, &m, ret_stats, sizeof *ret_stats, NULL, timeout_ns);
 }

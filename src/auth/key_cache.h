@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* key_cache.h: the keys of issuers, from their DID documents. An issuer without a usable key has an
- * entry with the reason, for a short while. Bounded. One actor owns it. */
+ * entry with the reason, for a short while. Bounded. One actor owns it. tr_cache does not fit here: its
+ * values are bytes, which cannot own a decoded key. */
 #ifndef AUTH_KEY_CACHE_H
 #define AUTH_KEY_CACHE_H
 

@@ -2,7 +2,8 @@
 /* rate_limit.h: a table of token buckets with a fixed number of places, for keys that come from
  * outside. When all places of a key's set are taken, the table drops the bucket nearest to full. The
  * dropped key starts again with a full bucket, so a full table never locks a caller out. One actor
- * owns it. */
+ * owns it. tr_limiter does not fit here: it costs a message for every request, and it cannot change its
+ * rate while it runs. */
 #ifndef AUTH_RATE_LIMIT_H
 #define AUTH_RATE_LIMIT_H
 

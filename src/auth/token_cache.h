@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* token_cache.h: verified tokens by the SHA-256 of the whole token. A hit says only that the signature
  * was good under the issuer's key of that time: the caller still compares aud, lxm and exp. Bounded.
- * One actor owns it. */
+ * One actor owns it. tr_cache does not fit here: it costs a message for every request, and its answer
+ * is a copy of bytes, where claims are shared by reference. */
 #ifndef AUTH_TOKEN_CACHE_H
 #define AUTH_TOKEN_CACHE_H
 

@@ -16,7 +16,10 @@
  * A cursor ahead of this actor may be valid: it may be of a unit that is about to come back, of an
  * earlier actor, or of the direct path (direct.h). So a page is read for it too. The client got its
  * number from a stored row, and the page sees all rows stored before the request. If the log still
- * ends before the cursor, the cursor is of another database. */
+ * ends before the cursor, the cursor is of another database.
+ *
+ * tr_topic does not fit here: its subscribers are actors that hear what is published from now on, where
+ * a stream is no actor and starts at its own place in the log. */
 #include <string.h>
 
 #include "base/alloc.h"

@@ -13,7 +13,10 @@
  * 4. A listener is an account with an open stream of the conversation. The task asks the
  *    conversation for listeners after it has read the devices. A conversation without an actor has
  *    none. If the conversation does not answer, the task wakes all devices: one wake-up too many
- *    does no harm. */
+ *    does no harm.
+ *
+ * tr_breaker does not fit before the gateway: it passes on messages that own nothing, and a request
+ * of the HTTP client owns its memory. */
 #include "services/delivery/push/push.h"
 
 #include "base/alloc.h"

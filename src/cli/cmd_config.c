@@ -42,20 +42,18 @@ static int config_run_show(const struct cli_command *command, const struct optio
     return config_print(&out);
 }
 
-/* The DID may come from the environment or an option, so a file without it is correct. A second line
- * then says what is missing. */
-static void print_ok(const char *path, const struct config *config)
+/* A correct file without the DID starts no server by itself. The sentence names the places that the
+ * check does not see. */
+static int config_check_service(const struct config *config, const char *path)
 {
-    printf(
-        "%s: ok (form only; `troupe serve` also checks files, addresses and the database)\n", path);
-    fflush(stdout);
-    if (config_text(config, CONFIG_AUTH_SERVICE_DID)[0] == '\0' &&
-        !config_is_on(config, CONFIG_SERVER_DEV))
-        fprintf(stderr,
-            "%s: NOT ENOUGH TO START: auth.service_did is not set. Write it under [auth], or set "
-            "it "
-            "by TROUPE_AUTH_SERVICE_DID or --set.\n",
-            path);
+    if (config_text(config, CONFIG_AUTH_SERVICE_DID)[0] != '\0' ||
+        config_is_on(config, CONFIG_SERVER_DEV))
+        return 0;
+    fprintf(stderr,
+        "%s: NOT ENOUGH TO START: auth.service_did is not set. Write it under [auth], or set it "
+        "by TROUPE_AUTH_SERVICE_DID or --set.\n",
+        path);
+    return TR_EINVAL;
 }
 
 /* Check the file alone, without environment and options. */
@@ -72,12 +70,14 @@ static int config_run_check(const struct cli_command *command, const char *path)
     if (rc == 0) {
         rc = settings_check(&config, &errors);
         if (rc == 0)
-            print_ok(path, &config);
+            rc = config_check_service(&config, path);
         config_fini(&config);
     }
-    if (rc != 0) {
+    if (rc == 0)
+        printf("%s: ok (form only; `troupe serve` also checks files, addresses and the database)\n",
+            path);
+    else
         fprintf(stderr, "%.*s", (int)errors.size, errors.size == 0 ? "" : errors.bytes);
-    }
     buffer_free(&errors);
     return rc == 0 ? CLI_OK : CLI_FAILED;
 }
@@ -131,7 +131,7 @@ const struct cli_command cmd_config = {
         "  list           print every setting with its default, as a file to start from\n"
         "    --markdown   as the table of docs/operations.md\n"
         "  check FILE     check a file: exit status 0 if it is correct, 1 with a line for each\n"
-        "                 error. A note says if auth.service_did is not set in it\n"
+        "                 error. A file without auth.service_did is not enough to start: 1 too\n"
         "\n" OPTIONS_TEXT "\n"
         "An option overrides the environment (TROUPE_SECTION_KEY), the environment overrides the\n"
         "file, and the file overrides the default. Secrets are printed as ********.\n"

@@ -65,13 +65,16 @@ lissten = 127.0.0.1:1111
 in_flight_max = many
 EOF
 
-check "check of a good file" 0 "$troupe" config check "$work/good.conf" && has out "good.conf: ok"
+cp "$work/good.conf" "$work/named.conf"
+printf '[auth]\nservice_did = did:web:chat.example.org\n' >>"$work/named.conf"
+check "check of a good file" 0 "$troupe" config check "$work/named.conf" && has out "named.conf: ok"
 check "check of a bad file" 1 "$troupe" config check "$work/bad.conf" &&
     has err "bad.conf:2: server.lissten is not a setting; did you mean server.listen?" &&
     has err "bad.conf:5: http.in_flight_max is 'many'; it must be a whole number."
 check "check of no file" 1 "$troupe" config check "$work/none.conf" && has err "none.conf: The file does not exist."
 check "check without a file" 2 "$troupe" config check
-check "check does not ask the environment" 0 env TROUPE_LOG_LEVEL=loud "$troupe" config check "$work/good.conf"
+check "check does not ask the environment" 0 env TROUPE_LOG_LEVEL=loud "$troupe" config check "$work/named.conf"
+check "check takes no name from the environment" 1 env TROUPE_AUTH_SERVICE_DID=did:web:x.example "$troupe" config check "$work/good.conf"
 
 # refused SECTION LINE TEXT: the check of a file with that line says what a start would say
 refused() {
@@ -103,8 +106,11 @@ for number in 2 3 4 5 6 7 8 9; do
     echo "  $number$one" >>"$work/nine.conf"
 done
 check "check of nine providers" 1 "$troupe" config check "$work/nine.conf" && has err "auth.providers has 9 providers; the most is 8."
-check "check without a service" 0 "$troupe" config check "$work/good.conf" &&
+check "check without a service" 1 "$troupe" config check "$work/good.conf" &&
     has err "good.conf: NOT ENOUGH TO START: auth.service_did is not set."
+if [ -s "$work/out" ]; then
+    fail "$name" "says that the file is correct as well"
+fi
 cat >"$work/whole.conf" <<'EOT'
 [server]
 listen = [::1]:8080
@@ -158,9 +164,17 @@ check "set without a value" 2 "$troupe" config --set log.level && has err "KEY=V
 
 # What is listed can be used.
 check "list" 0 "$troupe" config list && cp "$work/out" "$work/listed.conf"
-check "a listed file is right" 0 "$troupe" config check "$work/listed.conf"
+check "a listed file misses the service alone" 1 "$troupe" config check "$work/listed.conf"
+if [ "$(wc -l <"$work/err")" != 1 ]; then
+    fail "$name" "has other errors"
+fi
+has err "NOT ENOUGH TO START"
 sed -n 's/^# \([a-z_]* = .*\)/\1/p; s/^\(\[.*\)/\1/p' "$work/listed.conf" >"$work/defaults.conf"
-check "and so are the defaults in it" 0 "$troupe" config check "$work/defaults.conf"
+check "and so do the defaults in it" 1 "$troupe" config check "$work/defaults.conf"
+if [ "$(wc -l <"$work/err")" != 1 ]; then
+    fail "$name" "have other errors"
+fi
+has err "NOT ENOUGH TO START"
 
 # The manual.
 check "list --markdown" 0 "$troupe" config list --markdown

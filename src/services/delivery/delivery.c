@@ -12,7 +12,6 @@
 #include "services/delivery/convo/receipt.h"
 #include "services/delivery/delivery_metrics.h"
 #include "services/delivery/push/push.h"
-#include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
 
 void delivery_end_actor(tr_sender *sender)

@@ -23,7 +23,7 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/mls/mls_check.h"
-#include "services/delivery/store/cleanup.h"
+#include "services/delivery/store/retention.h"
 #include "tree.h"
 #include "web.h"
 

@@ -10,7 +10,6 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/store/audit.h"
 #include "services/delivery/store/check.h"
-#include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
 #include "support/log.h"
 

@@ -62,9 +62,9 @@ static void walk_roster(const struct commit_act *commit)
     tr_assert(commit_roster_create(&info, &info, &roster) == 0);
     if (roster == NULL)
         return;
-    tr_assert(roster->has_before && roster->gone_count == 0 && roster->count > 0);
+    tr_assert(roster->has_before && roster->gone.size == 0 && roster->count > 0);
     for (uint32_t i = 0; i < roster->count; i++)
-        tr_assert(!roster->leaves[i].is_new);
+        tr_assert(roster->leaves[i].is_before && roster->leaves[i].is_after);
     commit_roster_destroy(roster);
 }
 

@@ -379,8 +379,8 @@ static void verify_package(struct walk *walk, const struct mls_key_package *pack
 
     CHECK(suite != NULL);
     CHECK(mls_leaf_verify(suite, &package->leaf, SPAN(""), 0));
-    CHECK(mls_verify(
-        suite, package->leaf.signature_key, "KeyPackageTBS", package->to_sign, package->signature));
+    CHECK(mls_verify(suite, package->leaf.signature_key, "MLS 1.0 KeyPackageTBS", package->to_sign,
+        package->signature));
     walk->signatures += 2;
 }
 

@@ -75,8 +75,8 @@ TEST_LONG(mls_vectors, key_packages_carry_good_signatures, 60)
         suite = mls_suite_of(package.suite);
         CHECK(suite != NULL);
         CHECK(mls_leaf_verify(suite, &package.leaf, (struct span){ "", 0 }, 0));
-        CHECK(mls_verify(suite, package.leaf.signature_key, "KeyPackageTBS", package.to_sign,
-            package.signature));
+        CHECK(mls_verify(suite, package.leaf.signature_key, "MLS 1.0 KeyPackageTBS",
+            package.to_sign, package.signature));
         drop(bytes);
     }
     unload(&vectors);
@@ -102,8 +102,8 @@ TEST(mls_vectors, labels_sign_and_hash_as_written)
 
         CHECK(json_int(json_get(it.value, "cipher_suite"), &id));
         suite = mls_suite_of((uint16_t)id);
-        CHECK(mls_verify(suite, key, "SignWithLabel", content, signature));
-        CHECK(!mls_verify(suite, key, "SignWithLabeL", content, signature));
+        CHECK(mls_verify(suite, key, "MLS 1.0 SignWithLabel", content, signature));
+        CHECK(!mls_verify(suite, key, "MLS 1.0 SignWithLabeL", content, signature));
         CHECK_EQ_U64(mls_reference(suite, "RefHash", value, reference), out.size);
         CHECK(memcmp(reference, out.at, out.size) == 0);
         drop(key);

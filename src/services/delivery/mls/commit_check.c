@@ -4,12 +4,27 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "services/common/step.h"
-#include "services/delivery/mls/commit_check_store.h"
 #include "services/delivery/mls/commit_roster.h"
 #include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/schema.h"
 
 /* ---- the stored epoch ------------------------------------------------------------------------ */
 
+/* Reads the group info of the epoch a commit or proposal was made in, which its signature covers,
+ * and whether the caller is a member. */
+SQL_STATEMENT(commit_check_find_context,
+    "SELECT group_info, (SELECT COUNT(*) FROM members m WHERE m.convo = $1 AND m.did = $3"
+    " AND m.leave_seq IS NULL) FROM convos WHERE id = $1 AND group_info_epoch = $2"
+    " AND group_info IS NOT NULL");
+/* Reads the proposals of that epoch, which follow the commit that led to it. */
+SQL_STATEMENT(commit_check_find_proposals,
+    LOG_CUT("l.bytes",
+        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind <> 1"
+        " AND l.kind = 2 AND l.base_epoch = $2"
+        " AND l.seq > COALESCE((SELECT c.seq FROM log c WHERE c.convo = $1 AND c.kind = 3"
+        " AND c.base_epoch < $2 ORDER BY c.base_epoch DESC LIMIT 1), 0)"
+        " ORDER BY l.seq LIMIT 1000",
+        "$1", "$3"));
 enum { STORED_CONTEXT, STORED_PROPOSALS };
 
 static bool needs_proposals(const struct act *act, enum delivery_mode mode)
@@ -40,56 +55,46 @@ uint32_t commit_check_ask(struct act *act, enum delivery_mode mode, struct sql_u
     return STORED_PROPOSALS + 1;
 }
 
-static bool has_context(const struct commit_check *check)
-{
-    tr_assert(!check->has_stored || check->unit != NULL);
-    return check->has_stored && sql_unit_rows(check->unit, STORED_CONTEXT) == 1;
-}
-
 static bool is_in(const struct commit_check *check)
 {
-    return has_context(check) && sql_row_int(check->unit, STORED_CONTEXT, 0, 1) > 0;
-}
-
-static bool is_join(const struct commit_check *check)
-{
-    return act_has(check->act, ACT_COMMITS) && act_commit(check->act)->kind == COMMIT_JOIN;
+    return sql_row_int(check->unit, STORED_CONTEXT, 0, 1) > 0;
 }
 
 /* Reads the group as it was when the commit or proposal was made. Returns false if the server does
  * not have it, or the caller may not see it. An account that joins by an external commit may. */
 static bool read_stored(const struct commit_check *check, struct mls_group_info *ret_info)
 {
-    return check->mode != DELIVERY_BLIND && has_context(check) &&
-           (is_in(check) || is_join(check)) &&
-           mls_group_info_read(sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0), ret_info) == NULL;
+    tr_assert(!check->has_stored || check->unit != NULL);
+    if (!check->has_stored || sql_unit_rows(check->unit, STORED_CONTEXT) != 1)
+        return false;
+    if (!is_in(check) &&
+        (!act_has(check->act, ACT_COMMITS) || act_commit(check->act)->kind != COMMIT_JOIN))
+        return false;
+    return mls_group_info_read(sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0), ret_info) == NULL;
 }
 
 /* ---- signatures ------------------------------------------------------------------------------ */
 
-/* Finds the key that must have signed a public message. A member's key is in the tree, an external
- * sender's in the group context; a joiner brings its own. */
-static bool find_signer(
-    const struct mls_message *message, const struct mls_group_info *info, struct span *ret_key)
+/* Finds the key that must have signed a public message; {NULL, 0} if there is none. A member's key
+ * is in the tree, an external sender's in the group context; a joiner brings its own. */
+static struct span find_signer(const struct mls_message *message, const struct mls_group_info *info)
 {
-    struct mls_leaf leaf;
+    struct mls_leaf leaf = { .signature_key = { NULL, 0 } };
+    struct span key = { NULL, 0 };
 
     switch (message->sender) {
     case MLS_MEMBER:
-        if (!mls_tree_find(info->ratchet_tree, message->sender_index, &leaf))
-            return false;
-        *ret_key = leaf.signature_key;
-        return true;
+        return mls_tree_find(info->ratchet_tree, message->sender_index, &leaf) ? leaf.signature_key
+                                                                               : key;
     case MLS_EXTERNAL:
-        return mls_external_sender(&info->context, message->sender_index, ret_key);
+        (void)mls_external_sender(&info->context, message->sender_index, &key);
+        return key;
     case MLS_NEW_PROPOSAL:
-        *ret_key = message->proposal.key_package.leaf.signature_key;
-        return true;
+        return message->proposal.key_package.leaf.signature_key;
     case MLS_NEW_COMMIT:
-        *ret_key = message->commit.path_leaf.signature_key;
-        return true;
+        return message->commit.path_leaf.signature_key;
     }
-    return false;
+    return key;
 }
 
 /* Verifies the signature of a public message, as far as the group info allows: *ret_is_verified
@@ -103,7 +108,8 @@ static const char *check_message(
 
     if (suite == NULL || (message->sender == MLS_MEMBER && info->ratchet_tree.at == NULL))
         return NULL;
-    if (!find_signer(message, info, &key))
+    key = find_signer(message, info);
+    if (key.at == NULL)
         return is_commit ? "The sender of the commit is not in the group."
                          : "The sender of the proposal is not in the group.";
     if (!mls_message_verify(suite, message, key, info->context.bytes))
@@ -144,95 +150,63 @@ static const char *check_signatures(struct commit_check *check, const struct mls
 
 /* ---- proposals by reference ------------------------------------------------------------------ */
 
-struct references {
-    uint32_t count;
-    struct {
-        size_t size;
-        unsigned char bytes[MLS_REFERENCE_SIZE_MAX];
-    } at[];
-};
-
-/* A private proposal has no reference here: its content is encrypted. */
+/* Appends the reference of a proposal. A private one has none here: its content is encrypted. */
 static void add_reference(
-    struct references *references, const struct mls_suite *suite, struct span bytes)
+    struct buffer *references, uint32_t *count, const struct mls_suite *suite, struct span bytes)
 {
+    unsigned char reference[MLS_REFERENCE_SIZE_MAX];
     struct mls_message proposal;
     size_t size;
 
     if (mls_message_read(bytes, &proposal) != NULL || proposal.wire != MLS_PUBLIC)
         return;
-    size = mls_proposal_reference(suite, &proposal, references->at[references->count].bytes);
-    tr_assert(size <= MLS_REFERENCE_SIZE_MAX);
-    references->at[references->count].size = size;
-    references->count += size > 0;
+    size = mls_proposal_reference(suite, &proposal, reference);
+    *count += size > 0;
+    if (size > 0)
+        mls_put_vector(references, (struct span){ (const char *)reference, size });
 }
 
-static bool has_reference(const struct references *references, struct span reference)
+static bool has_reference(const struct buffer *references, struct span reference)
 {
-    for (uint32_t i = 0; i < references->count; i++)
-        if (span_equal(
-                (struct span){ (const char *)references->at[i].bytes, references->at[i].size },
-                reference))
+    struct mls_reader list = mls_reader_of((struct span){ references->bytes, references->size });
+
+    while (mls_more(&list))
+        if (span_equal(mls_vector(&list), reference))
             return true;
     return false;
 }
 
-/* Collects the references of stored proposals and of those in the bundle. NULL when out of memory.
- */
-static struct references *read_references(
-    const struct commit_check *check, const struct mls_suite *suite)
-{
-    uint32_t stored = sql_unit_rows(check->unit, STORED_PROPOSALS);
-    const struct commit_act *commit = act_commit(check->act);
-    struct references *references = base_calloc(
-        sizeof *references + (stored + commit->proposal_count) * sizeof references->at[0]);
-
-    if (references == NULL)
-        return NULL;
-    for (uint32_t i = 0; i < stored; i++)
-        add_reference(references, suite, sql_row_bytes(check->unit, STORED_PROPOSALS, i, 0));
-    for (uint32_t i = 0; i < commit->proposal_count; i++)
-        add_reference(references, suite, commit->proposals[i].bytes);
-    return references;
-}
-
-/* Does the server have every proposal that the commit refers to? Only assisted mode, which takes no
- * private proposals, can tell. */
+/* Does the server have every proposal that the commit refers to, in the log or in the bundle? Only
+ * assisted mode, which takes no private proposals, can tell. */
 static bool knows_proposals(const struct commit_check *check)
 {
+    const struct commit_act *act = act_commit(check->act);
     const struct mls_commit *commit = &check->act->content->mls.commit;
     const struct mls_suite *suite = mls_suite_of(check->act->info->suite);
     struct mls_reader list = mls_reader_of(commit->proposals);
-    struct references *references;
+    struct buffer references = { 0 };
     struct mls_proposal proposal;
+    uint32_t count = 0;
     bool is_known;
 
     if (!check->has_stored || !needs_proposals(check->act, check->mode))
         return true;
-    references = suite == NULL ? NULL : read_references(check, suite);
-    if (references == NULL)
+    if (suite == NULL)
         return false;
+    for (uint32_t i = 0; i < sql_unit_rows(check->unit, STORED_PROPOSALS); i++)
+        add_reference(
+            &references, &count, suite, sql_row_bytes(check->unit, STORED_PROPOSALS, i, 0));
+    for (uint32_t i = 0; i < act->proposal_count; i++)
+        add_reference(&references, &count, suite, act->proposals[i].bytes);
     /* A commit names no proposal twice, so more references than proposals cannot all be known. */
-    is_known = commit->reference_count <= references->count;
+    is_known = references.failed == 0 && commit->reference_count <= count;
     while (is_known && mls_proposal_next(&list, &proposal))
-        is_known = !proposal.is_reference || has_reference(references, proposal.reference);
-    base_free(references);
+        is_known = !proposal.is_reference || has_reference(&references, proposal.reference);
+    buffer_free(&references);
     return is_known;
 }
 
 /* ---- the new epoch --------------------------------------------------------------------------- */
-
-static const char *check_context(const struct act *act, const struct mls_group_info *info)
-{
-    const struct act_content *content = act->content;
-
-    if (content == NULL || content->bytes.size == 0)
-        return NULL;
-    if (info->context.epoch != content->mls.epoch + 1 ||
-        !span_equal(info->context.group_id, content->mls.group_id))
-        return "The group info is not of the epoch this commit leads to.";
-    return NULL;
-}
 
 static const char *read_roster(struct commit_check *check, const struct mls_group_info *info,
     const struct mls_group_info *stored)
@@ -253,16 +227,19 @@ static const char *read_roster(struct commit_check *check, const struct mls_grou
 static const char *check_group_info(struct commit_check *check, const struct mls_group_info *stored)
 {
     struct act *act = check->act;
+    const struct act_content *content = act->content;
     struct mls_group_info info;
     const char *why;
 
     if (act->info == NULL || act->info->bytes.size == 0)
         return NULL;
     why = mls_group_info_read(act->info->bytes, &info);
-    if (why == NULL)
-        why = check_context(act, &info);
     if (why != NULL)
         return why;
+    if (content != NULL && content->bytes.size > 0 &&
+        (info.context.epoch != content->mls.epoch + 1 ||
+            !span_equal(info.context.group_id, content->mls.group_id)))
+        return "The group info is not of the epoch this commit leads to.";
     act->info->group_id = info.context.group_id;
     act->info->epoch = info.context.epoch;
     act->info->suite = info.context.suite;
@@ -272,8 +249,8 @@ static const char *check_group_info(struct commit_check *check, const struct mls
         check->label = "GroupInfoRequired";
         return "The group info has no ratchet tree; assisted mode requires it.";
     }
-    if (act->content != NULL && act->content->mls.wire == MLS_PUBLIC &&
-        !span_equal(info.confirmation_tag, act->content->mls.confirmation_tag))
+    if (content != NULL && content->mls.wire == MLS_PUBLIC &&
+        !span_equal(info.confirmation_tag, content->mls.confirmation_tag))
         return "The group info has another confirmation tag than the commit.";
     why = mls_group_info_check(&info);
     return why != NULL ? why : read_roster(check, &info, stored);

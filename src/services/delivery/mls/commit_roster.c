@@ -2,143 +2,104 @@
 #include "services/delivery/mls/commit_roster.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/convo/roster.h"
 
-/* ---- the tree ------------------------------------------------------------------------------- */
-
-static int compare_spans(struct span a, struct span b)
-{
-    size_t size = a.size < b.size ? a.size : b.size;
-    int order = memcmp(a.at, b.at, size);
-
-    return order != 0 ? order : (a.size > b.size) - (a.size < b.size);
-}
+/* ---- the trees ------------------------------------------------------------------------------- */
 
 static int compare_leaves(const void *a, const void *b)
 {
-    return compare_spans(
-        ((const struct commit_leaf *)a)->did, ((const struct commit_leaf *)b)->did);
+    return span_compare(((const struct commit_leaf *)a)->did, ((const struct commit_leaf *)b)->did);
 }
 
-static bool did_of(const struct mls_leaf *leaf, struct span *ret_did)
+/* Appends the leaves of a checked tree. Returns false, and appends none, if one is no DID's. */
+static bool add_leaves(struct commit_roster *roster, struct span ratchet_tree, bool is_after)
 {
-    *ret_did = mls_identity_did(leaf->identity, NULL);
-    return leaf->credential == MLS_CREDENTIAL_BASIC && span_starts(*ret_did, "did:");
-}
-
-static void sort_and_unite(struct commit_leaf *leaves, uint32_t *count)
-{
-    uint32_t kept = 0;
-
-    qsort(leaves, *count, sizeof *leaves, compare_leaves);
-    for (uint32_t i = 0; i < *count; i++)
-        if (kept == 0 || compare_leaves(&leaves[kept - 1], &leaves[i]) != 0)
-            leaves[kept++] = leaves[i];
-    *count = kept;
-}
-
-/* Reads the DIDs of a tree, sorted, each once. *ret_leaves is NULL if the tree has none, or
- * identities that are no DIDs. */
-static int read_leaves(
-    struct span ratchet_tree, struct commit_leaf **ret_leaves, uint32_t *ret_count)
-{
-    struct commit_leaf *leaves = NULL;
-    uint32_t index, count = 0, leaf_count;
-    struct mls_tree tree;
+    struct mls_tree tree = mls_tree_of(ratchet_tree);
+    uint32_t index, count = roster->count;
     struct mls_leaf leaf;
 
-    *ret_leaves = NULL;
-    if (ratchet_tree.at == NULL || mls_tree_check(ratchet_tree, &leaf_count) != NULL)
-        return 0;
-    leaves = base_calloc((leaf_count + 1) * sizeof *leaves);
-    if (leaves == NULL)
-        return TR_ENOMEM;
-    tree = mls_tree_of(ratchet_tree);
-    while (count < leaf_count && mls_tree_next(&tree, &index, &leaf)) {
-        if (!did_of(&leaf, &leaves[count++].did)) {
-            base_free(leaves);
-            return 0;
-        }
+    while (mls_tree_next(&tree, &index, &leaf)) {
+        struct span did = mls_identity_did(leaf.identity, NULL);
+
+        if (leaf.credential != MLS_CREDENTIAL_BASIC || !span_starts(did, "did:"))
+            return false;
+        roster->leaves[count++] =
+            (struct commit_leaf){ .did = did, .is_before = !is_after, .is_after = is_after };
     }
-    tr_assert(count == leaf_count); /* the check has counted them */
-    sort_and_unite(leaves, &count);
-    *ret_leaves = leaves;
-    *ret_count = count;
-    return 0;
+    roster->count = count;
+    return true;
 }
 
-/* ---- changes between two trees --------------------------------------------------------------- */
-
-/* Compares two sorted lists. The DIDs that are gone are copied, because the old tree is freed. */
-static void find_changes(
-    struct commit_roster *roster, const struct commit_leaf *before, uint32_t before_count)
+static void sort_and_unite(struct commit_roster *roster)
 {
-    uint32_t at = 0;
+    struct commit_leaf *leaves = roster->leaves;
+    uint32_t kept = 0;
+
+    qsort(leaves, roster->count, sizeof *leaves, compare_leaves);
+    for (uint32_t i = 0; i < roster->count; i++) {
+        struct commit_leaf leaf = leaves[i];
+
+        if (kept > 0 && compare_leaves(&leaves[kept - 1], &leaf) == 0) {
+            const struct commit_leaf *same = &leaves[--kept];
+
+            /* A span into the new tree stays valid, one into the old tree does not. */
+            leaf.did = same->is_after ? same->did : leaf.did;
+            leaf.is_after = leaf.is_after || same->is_after;
+            leaf.is_before = leaf.is_before || same->is_before;
+        }
+        leaves[kept++] = leaf;
+    }
+    roster->count = kept;
+}
+
+/* Copies the DIDs that are gone, because the old tree is freed. */
+static int copy_gone(struct commit_roster *roster)
+{
+    size_t at = 0;
 
     for (uint32_t i = 0; i < roster->count; i++)
-        roster->leaves[i].is_new = true;
-    for (uint32_t i = 0; i < before_count; i++) {
-        while (at < roster->count && compare_spans(roster->leaves[at].did, before[i].did) < 0)
-            at++;
-        if (at < roster->count && span_equal(roster->leaves[at].did, before[i].did)) {
-            roster->leaves[at].is_new = false;
-            continue;
+        if (!roster->leaves[i].is_after)
+            buffer_span(&roster->gone, roster->leaves[i].did);
+    for (uint32_t i = 0; roster->gone.failed == 0 && i < roster->count; i++)
+        if (!roster->leaves[i].is_after) {
+            roster->leaves[i].did.at = roster->gone.bytes + at;
+            at += roster->leaves[i].did.size;
         }
-        tr_assert(roster->gone_count < before_count);
-        roster->gone[roster->gone_count++].size = before[i].did.size;
-        buffer_span(&roster->bytes, before[i].did);
-    }
-    for (size_t i = 0, from = 0; roster->bytes.failed == 0 && i < roster->gone_count; i++) {
-        roster->gone[i].at = roster->bytes.bytes + from;
-        from += roster->gone[i].size;
-    }
-}
-
-/* A group from before a reset is unrelated and is not compared. */
-static int compare_before(struct commit_roster *roster, const struct mls_group_info *after,
-    const struct mls_group_info *stored)
-{
-    struct commit_leaf *before;
-    uint32_t count = 0;
-    int rc;
-
-    if (stored == NULL || !span_equal(stored->context.group_id, after->context.group_id))
-        return 0;
-    rc = read_leaves(stored->ratchet_tree, &before, &count);
-    if (rc < 0 || before == NULL)
-        return rc;
-    roster->gone = base_calloc((count + 1) * sizeof *roster->gone);
-    if (roster->gone != NULL) {
-        find_changes(roster, before, count);
-        roster->has_before = true;
-        rc = roster->bytes.failed;
-    } else {
-        rc = TR_ENOMEM;
-    }
-    base_free(before);
-    return rc;
+    return roster->gone.failed;
 }
 
 int commit_roster_create(const struct mls_group_info *after, const struct mls_group_info *before,
     struct commit_roster **ret_roster)
 {
-    struct commit_roster *roster = base_calloc(sizeof *roster);
-    int rc;
+    /* A group from before a reset is unrelated and is not compared. */
+    bool has_before = before != NULL &&
+                      span_equal(before->context.group_id, after->context.group_id) &&
+                      before->ratchet_tree.at != NULL;
+    uint32_t count, before_count = 0;
+    struct commit_roster *roster;
+    int rc = 0;
 
     *ret_roster = NULL;
+    if (after->ratchet_tree.at == NULL || mls_tree_check(after->ratchet_tree, &count) != NULL)
+        return 0;
+    if (has_before && mls_tree_check(before->ratchet_tree, &before_count) != NULL)
+        has_before = false;
+    roster = base_calloc(sizeof *roster + ((size_t)count + before_count) * sizeof *roster->leaves);
     if (roster == NULL)
         return TR_ENOMEM;
-    rc = read_leaves(after->ratchet_tree, &roster->leaves, &roster->count);
-    if (rc == 0 && roster->leaves != NULL)
-        rc = compare_before(roster, after, before);
-    if (rc == 0 && roster->leaves != NULL)
-        *ret_roster = roster;
-    else
+    if (add_leaves(roster, after->ratchet_tree, true)) {
+        tr_assert(roster->count == count); /* the check has counted them */
+        roster->has_before = has_before && add_leaves(roster, before->ratchet_tree, false);
+        sort_and_unite(roster);
+        rc = copy_gone(roster);
+        if (rc == 0)
+            *ret_roster = roster;
+    }
+    if (*ret_roster == NULL)
         commit_roster_destroy(roster);
     return rc;
 }
@@ -147,80 +108,71 @@ void commit_roster_destroy(struct commit_roster *roster)
 {
     if (roster == NULL)
         return;
-    base_free(roster->leaves);
-    base_free(roster->gone);
-    buffer_free(&roster->bytes);
+    buffer_free(&roster->gone);
     base_free(roster);
 }
 
-/* ---- the request against the tree ------------------------------------------------------------ */
+/* ---- the request against the trees ----------------------------------------------------------- */
 
 static bool has_leaf(const struct commit_roster *roster, struct span did)
 {
     const struct commit_leaf key = { .did = did };
+    const struct commit_leaf *leaf =
+        bsearch(&key, roster->leaves, roster->count, sizeof key, compare_leaves);
 
-    return bsearch(&key, roster->leaves, roster->count, sizeof key, compare_leaves) != NULL;
+    return leaf != NULL && leaf->is_after;
 }
 
-static bool is_added(const struct act *act, struct span did)
+static bool is_added(const struct act *act, const struct act_members *changes, struct span did)
 {
-    if (act->members == NULL)
-        return false;
     if (act_has(act, ACT_CREATES) && span_equal(did, act->claims->issuer))
         return true;
-    for (uint32_t i = 0; i < act->members->add_count; i++)
-        if (span_equal(act->members->adds[i].did, did))
+    for (uint32_t i = 0; i < changes->add_count; i++)
+        if (span_equal(changes->adds[i].did, did))
             return true;
     return false;
 }
 
-static bool is_removed(const struct act *act, struct span did)
+static bool is_removed(const struct act_members *changes, struct span did)
 {
-    if (act->members == NULL)
-        return false;
-    for (uint32_t i = 0; i < act->members->remove_count; i++)
-        if (span_equal(act->members->removes[i], did))
+    for (uint32_t i = 0; i < changes->remove_count; i++)
+        if (span_equal(changes->removes[i], did))
             return true;
     return false;
-}
-
-/* May this leaf exist although its owner is no member and the request does not add it? */
-static bool is_left_over(
-    const struct commit_roster *roster, const struct commit_leaf *leaf, const struct member *member)
-{
-    if (roster->has_before)
-        return !leaf->is_new;
-    return member != NULL && member_has_left(member);
 }
 
 const char *commit_roster_check(
     const struct commit_roster *roster, const struct roster *members, const struct act *act)
 {
-    uint32_t add_count = act->members == NULL ? 0 : act->members->add_count;
-    uint32_t remove_count = act->members == NULL ? 0 : act->members->remove_count;
+    static const struct act_members none;
+    const struct act_members *changes = act->members == NULL ? &none : act->members;
 
     for (uint32_t i = 0; i < roster->count; i++) {
         const struct commit_leaf *leaf = &roster->leaves[i];
         const struct member *member = roster_find(members, leaf->did);
+        /* A former member's leaf may be left over. */
+        bool may_stay =
+            roster->has_before ? leaf->is_before : member != NULL && member_has_left(member);
 
-        if ((member == NULL || !member->will_be_in) && !is_left_over(roster, leaf, member) &&
-            !is_added(act, leaf->did))
+        if (leaf->is_after && (member == NULL || !member->will_be_in) && !may_stay &&
+            !is_added(act, changes, leaf->did))
             return "The new tree has an account that is no member and that the request does not "
                    "add.";
     }
     /* Accounts named at the creation may join later. */
-    for (uint32_t i = 0; !act_has(act, ACT_CREATES) && i < add_count; i++)
-        if (!has_leaf(roster, act->members->adds[i].did))
+    for (uint32_t i = 0; !act_has(act, ACT_CREATES) && i < changes->add_count; i++)
+        if (!has_leaf(roster, changes->adds[i].did))
             return "The request adds an account that is not in the new tree.";
-    for (uint32_t i = 0; i < remove_count; i++)
+    for (uint32_t i = 0; i < changes->remove_count; i++)
         /* A commit cannot remove its own committer: another member's commit has to. */
-        if (!span_equal(act->members->removes[i], act->claims->issuer) &&
-            has_leaf(roster, act->members->removes[i]))
+        if (!span_equal(changes->removes[i], act->claims->issuer) &&
+            has_leaf(roster, changes->removes[i]))
             return "The request removes an account that is still in the new tree.";
-    for (uint32_t i = 0; i < roster->gone_count; i++) {
-        const struct member *member = roster_find(members, roster->gone[i]);
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = roster_find(members, roster->leaves[i].did);
 
-        if (member != NULL && member->will_be_in && !is_removed(act, roster->gone[i]))
+        if (!roster->leaves[i].is_after && member != NULL && member->will_be_in &&
+            !is_removed(changes, roster->leaves[i].did))
             return "The commit removes an account that the request does not name in removes.";
     }
     return NULL;

@@ -15,18 +15,14 @@
 struct act;
 struct roster;
 
-struct commit_leaf {
-    struct span did;
-    bool is_new; /* not in the tree before */
-};
-
 struct commit_roster {
-    struct commit_leaf *leaves; /* one for each DID, in order */
+    bool has_before;    /* the tree before is known */
+    struct buffer gone; /* the memory of DIDs that only the tree before has */
     uint32_t count;
-    bool has_before;   /* the tree before is known */
-    struct span *gone; /* DIDs of the old tree that the new one lacks */
-    uint32_t gone_count;
-    struct buffer bytes; /* the memory of `gone` */
+    struct commit_leaf {
+        struct span did;
+        bool is_before, is_after; /* has a leaf in the tree before, after */
+    } leaves[];                   /* one for each DID, in order */
 };
 
 /* Reads both trees. *ret_roster is NULL if there is nothing to compare: no tree, or credentials
@@ -36,7 +32,7 @@ int commit_roster_create(const struct mls_group_info *after, const struct mls_gr
     struct commit_roster **ret_roster);
 void commit_roster_destroy(struct commit_roster *roster); /* NULL is fine */
 
-/* Compares the tree with the act and the members after it. Returns NULL, or a sentence about the
+/* Compares the trees with the act and the members after it. Returns NULL, or a sentence about the
  * difference. */
 const char *commit_roster_check(
     const struct commit_roster *roster, const struct roster *members, const struct act *act);

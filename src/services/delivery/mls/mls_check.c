@@ -6,22 +6,18 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
-#include <stdio.h>
 
 #include "base/assert.h"
 
 static const struct mls_suite suites[] = {
-    { 1, "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "SHA256", 32, 32, EVP_PKEY_ED25519, NULL },
-    { 2, "MLS_128_DHKEMP256_AES128GCM_SHA256_P256", "SHA256", 65, 65, EVP_PKEY_EC, "P-256" },
-    { 3, "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519", "SHA256", 32, 32, EVP_PKEY_ED25519,
-        NULL },
-    { 4, "MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", "SHA512", 56, 57, EVP_PKEY_ED448, NULL },
-    { 5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", "SHA512", 133, 133, EVP_PKEY_EC, "P-521" },
-    { 6, "MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", "SHA512", 56, 57, EVP_PKEY_ED448,
-        NULL },
-    { 7, "MLS_256_DHKEMP384_AES256GCM_SHA384_P384", "SHA384", 97, 97, EVP_PKEY_EC, "P-384" },
-    { 0x4d, "MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519", "SHA256", 1216, 32, EVP_PKEY_ED25519,
-        NULL },
+    { 1, "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "SHA256", 32, 32, "ED25519", NULL },
+    { 2, "MLS_128_DHKEMP256_AES128GCM_SHA256_P256", "SHA256", 65, 65, "EC", "P-256" },
+    { 3, "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519", "SHA256", 32, 32, "ED25519", NULL },
+    { 4, "MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", "SHA512", 56, 57, "ED448", NULL },
+    { 5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", "SHA512", 133, 133, "EC", "P-521" },
+    { 6, "MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", "SHA512", 56, 57, "ED448", NULL },
+    { 7, "MLS_256_DHKEMP384_AES256GCM_SHA384_P384", "SHA384", 97, 97, "EC", "P-384" },
+    { 0x4d, "MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519", "SHA256", 1216, 32, "ED25519", NULL },
 };
 
 const struct mls_suite *mls_suite_of(uint16_t id)
@@ -49,20 +45,25 @@ const struct mls_suite *mls_suite_named(struct span name)
 
 /* ---- signatures ----------------------------------------------------------------------------- */
 
-/* RFC 9420 section 5.1.1 wants points uncompressed. */
-static EVP_PKEY *ec_key(const char *curve, struct span point)
+static EVP_PKEY *public_key(const struct mls_suite *suite, struct span bytes)
 {
-    EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new_from_name(NULL, "EC", NULL);
+    OSSL_PARAM params[3] = {
+        OSSL_PARAM_construct_octet_string(
+            OSSL_PKEY_PARAM_PUB_KEY, (void *)(uintptr_t)bytes.at, bytes.size),
+        OSSL_PARAM_construct_end(),
+        OSSL_PARAM_construct_end(),
+    };
     EVP_PKEY *key = NULL;
-    char name[16];
-    OSSL_PARAM params[3];
+    EVP_PKEY_CTX *ctx;
 
-    tr_assert(strlen(curve) < sizeof name);
-    memcpy(name, curve, strlen(curve) + 1);
-    params[0] = OSSL_PARAM_construct_utf8_string(OSSL_PKEY_PARAM_GROUP_NAME, name, 0);
-    params[1] = OSSL_PARAM_construct_octet_string(
-        OSSL_PKEY_PARAM_PUB_KEY, (void *)(uintptr_t)point.at, point.size);
-    params[2] = OSSL_PARAM_construct_end();
+    if (bytes.size != suite->signature_key_size)
+        return NULL;
+    if (suite->curve != NULL && bytes.at[0] != 4) /* section 5.1.1 wants points uncompressed */
+        return NULL;
+    if (suite->curve != NULL)
+        params[1] = OSSL_PARAM_construct_utf8_string(
+            OSSL_PKEY_PARAM_GROUP_NAME, (char *)(uintptr_t)suite->curve, 0);
+    ctx = EVP_PKEY_CTX_new_from_name(NULL, suite->key_type, NULL);
     if (ctx == NULL || EVP_PKEY_fromdata_init(ctx) != 1 ||
         EVP_PKEY_fromdata(ctx, &key, EVP_PKEY_PUBLIC_KEY, params) != 1)
         key = NULL;
@@ -70,48 +71,37 @@ static EVP_PKEY *ec_key(const char *curve, struct span point)
     return key;
 }
 
-static EVP_PKEY *public_key(const struct mls_suite *suite, struct span bytes)
-{
-    if (bytes.size != suite->signature_key_size)
-        return NULL;
-    if (suite->key_type != EVP_PKEY_EC)
-        return EVP_PKEY_new_raw_public_key(
-            suite->key_type, NULL, (const unsigned char *)bytes.at, bytes.size);
-    return bytes.at[0] == 4 ? ec_key(suite->curve, bytes) : NULL;
-}
-
-static bool verify_bytes(
-    const struct mls_suite *suite, EVP_PKEY *key, struct span content, struct span signature)
-{
-    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    const char *digest = suite->key_type == EVP_PKEY_EC ? suite->digest : NULL;
-    bool is_good = ctx != NULL &&
-                   EVP_DigestVerifyInit_ex(ctx, NULL, digest, NULL, NULL, key, NULL) == 1 &&
-                   EVP_DigestVerify(ctx, (const unsigned char *)signature.at, signature.size,
-                       (const unsigned char *)content.at, content.size) == 1;
-
-    EVP_MD_CTX_free(ctx);
-    return is_good;
-}
-
 bool mls_verify(const struct mls_suite *suite, struct span key, const char *label,
     struct span content, struct span signature)
 {
     struct buffer signed_content = { 0 };
     EVP_PKEY *public = public_key(suite, key);
-    char full_label[64];
-    int size = snprintf(full_label, sizeof full_label, "MLS 1.0 %s", label);
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
     bool is_good;
 
-    tr_assert(size > 0 && (size_t)size < sizeof full_label);
-    mls_put_vector(&signed_content, span_of(full_label));
+    tr_assert(suite != NULL && label != NULL);
+    mls_put_vector(&signed_content, span_of(label));
     mls_put_vector(&signed_content, content);
-    is_good = public != NULL && signed_content.failed == 0 &&
-              verify_bytes(suite, public,
-                  (struct span){ signed_content.bytes, signed_content.size }, signature);
+    is_good = public != NULL && ctx != NULL && signed_content.failed == 0 &&
+              EVP_DigestVerifyInit_ex(ctx, NULL, suite->curve == NULL ? NULL : suite->digest, NULL,
+                  NULL, public, NULL) == 1 &&
+              EVP_DigestVerify(ctx, (const unsigned char *)signature.at, signature.size,
+                  (const unsigned char *)signed_content.bytes, signed_content.size) == 1;
+    EVP_MD_CTX_free(ctx);
     EVP_PKEY_free(public);
     buffer_free(&signed_content);
     ERR_clear_error(); /* a bad signature is no error of ours */
+    return is_good;
+}
+
+static bool verify_and_free(const struct mls_suite *suite, struct span key, const char *label,
+    struct buffer *content, struct span signature)
+{
+    bool is_good =
+        content->failed == 0 &&
+        mls_verify(suite, key, label, (struct span){ content->bytes, content->size }, signature);
+
+    buffer_free(content);
     return is_good;
 }
 
@@ -119,36 +109,27 @@ bool mls_leaf_verify(const struct mls_suite *suite, const struct mls_leaf *leaf,
     struct span group_id, uint32_t index)
 {
     struct buffer content = { 0 };
-    bool is_good;
 
     buffer_span(&content, leaf->bytes);
     if (leaf->source != MLS_FROM_KEY_PACKAGE) {
         mls_put_vector(&content, group_id);
         mls_put_number(&content, index, 4);
     }
-    is_good =
-        content.failed == 0 && mls_verify(suite, leaf->signature_key, "LeafNodeTBS",
-                                   (struct span){ content.bytes, content.size }, leaf->signature);
-    buffer_free(&content);
-    return is_good;
+    return verify_and_free(
+        suite, leaf->signature_key, "MLS 1.0 LeafNodeTBS", &content, leaf->signature);
 }
 
 bool mls_message_verify(const struct mls_suite *suite, const struct mls_message *message,
     struct span key, struct span group_context)
 {
     struct buffer content = { 0 };
-    bool is_good;
 
     mls_put_number(&content, 1, 2);
     mls_put_number(&content, message->wire, 2);
     buffer_span(&content, message->framed);
     if (message->sender == MLS_MEMBER || message->sender == MLS_NEW_COMMIT)
         buffer_span(&content, group_context);
-    is_good = content.failed == 0 &&
-              mls_verify(suite, key, "FramedContentTBS",
-                  (struct span){ content.bytes, content.size }, message->signature);
-    buffer_free(&content);
-    return is_good;
+    return verify_and_free(suite, key, "MLS 1.0 FramedContentTBS", &content, message->signature);
 }
 
 /* ---- references ----------------------------------------------------------------------------- */
@@ -265,8 +246,8 @@ const char *mls_key_package_check(
         return why;
     if (!mls_leaf_verify(suite, leaf, (struct span){ "", 0 }, 0))
         return "The signature of the leaf node is wrong.";
-    if (!mls_verify(
-            suite, leaf->signature_key, "KeyPackageTBS", package->to_sign, package->signature))
+    if (!mls_verify(suite, leaf->signature_key, "MLS 1.0 KeyPackageTBS", package->to_sign,
+            package->signature))
         return "The signature of the key package is wrong.";
     return NULL;
 }
@@ -289,7 +270,8 @@ const char *mls_group_info_check(const struct mls_group_info *info)
         return why;
     if (!mls_tree_find(info->ratchet_tree, info->signer, &signer))
         return "The signer of the group info is not in its tree.";
-    if (!mls_verify(suite, signer.signature_key, "GroupInfoTBS", info->to_sign, info->signature))
+    if (!mls_verify(
+            suite, signer.signature_key, "MLS 1.0 GroupInfoTBS", info->to_sign, info->signature))
         return "The signature of the group info is wrong.";
     return NULL;
 }

@@ -14,8 +14,8 @@ struct mls_suite {
     const char *digest; /* OpenSSL's name */
     size_t kem_key_size;
     size_t signature_key_size;
-    int key_type;      /* EVP_PKEY_… */
-    const char *curve; /* of an EC key */
+    const char *key_type; /* OpenSSL's name */
+    const char *curve;    /* of an EC key */
 };
 /* Finds a cipher suite. NULL: unknown. */
 const struct mls_suite *mls_suite_of(uint16_t id);
@@ -24,7 +24,7 @@ const struct mls_suite *mls_suite_named(struct span name);
 /* The name of a suite for clients. */
 const char *mls_suite_name(int64_t id);
 
-/* Verifies a signature by `key` with a label such as "LeafNodeTBS". */
+/* Verifies a signature by `key` with a label such as "MLS 1.0 LeafNodeTBS". */
 bool mls_verify(const struct mls_suite *suite, struct span key, const char *label,
     struct span content, struct span signature);
 /* RefHash: writes the digest, returns its size, 0 when out of memory. */

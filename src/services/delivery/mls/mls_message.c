@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+static const char bad_optional[] = "An optional field is neither absent nor present.";
+
 /* ---- parts ---------------------------------------------------------------------------------- */
 
 bool mls_extension_next(struct mls_reader *reader, uint16_t *ret_type, struct span *ret_data)
@@ -58,18 +60,12 @@ struct span mls_identity_did(struct span identity, struct span *ret_device)
 
 static void read_credential(struct mls_reader *reader, struct mls_leaf *leaf)
 {
-    leaf->credential = (uint16_t)mls_number(reader, 2);
-    if (leaf->credential == MLS_CREDENTIAL_BASIC) {
+    leaf->credential = (uint16_t)mls_choice(reader, 2, MLS_CREDENTIAL_BASIC, MLS_CREDENTIAL_X509,
+        "The credential is neither basic nor X.509.");
+    if (leaf->credential == MLS_CREDENTIAL_BASIC)
         leaf->identity = mls_vector(reader);
-    } else if (leaf->credential == MLS_CREDENTIAL_X509) {
-        struct mls_reader chain = mls_reader_of(mls_vector(reader));
-
-        while (mls_more(&chain))
-            mls_vector(&chain);
-        mls_list_end(reader, &chain);
-    } else {
-        mls_fault(reader, "The credential is neither basic nor X.509.");
-    }
+    else
+        mls_skip(reader, "[v]"); /* the chain of certificates */
 }
 
 static void read_leaf(struct mls_reader *reader, struct mls_leaf *leaf)
@@ -85,47 +81,27 @@ static void read_leaf(struct mls_reader *reader, struct mls_leaf *leaf)
         if (leaf->capabilities[i].size % 2 != 0)
             mls_fault(reader, "A list of capabilities has half an entry.");
     }
-    leaf->source = (enum mls_source)mls_number(reader, 1);
-    switch (leaf->source) {
-    case MLS_FROM_KEY_PACKAGE:
+    leaf->source = (enum mls_source)mls_choice(reader, 1, MLS_FROM_KEY_PACKAGE, MLS_FROM_COMMIT,
+        "A leaf node's source is not key_package, update or commit.");
+    if (leaf->source == MLS_FROM_KEY_PACKAGE) {
         leaf->not_before_s = mls_number(reader, 8);
         leaf->not_after_s = mls_number(reader, 8);
-        break;
-    case MLS_FROM_UPDATE:
-        break;
-    case MLS_FROM_COMMIT:
+    } else if (leaf->source == MLS_FROM_COMMIT) {
         mls_vector(reader); /* parent hash */
-        break;
-    default:
-        mls_fault(reader, "A leaf node's source is not key_package, update or commit.");
     }
     leaf->extensions = read_extensions(reader);
     leaf->bytes = mls_since(reader, from);
     leaf->signature = mls_vector(reader);
 }
 
-/* Component 4 of the dictionary marks a last resort (draft-ietf-mls-extensions). */
-static bool dictionary_has_last_resort(struct span data)
-{
-    struct mls_reader outer = mls_reader_of(data);
-    struct mls_reader entries = mls_reader_of(mls_vector(&outer));
-    uint16_t component;
-    struct span value;
-
-    while (mls_extension_next(&entries, &component, &value))
-        if (component == 4)
-            return true;
-    return false;
-}
-
 static void read_key_package(struct mls_reader *reader, struct mls_key_package *package)
 {
     const unsigned char *from = reader->at;
-    struct span dictionary, last_resort;
+    struct mls_reader dictionary;
+    struct span mark;
 
     memset(package, 0, sizeof *package);
-    if (mls_number(reader, 2) != 1)
-        mls_fault(reader, "The key package is not of MLS version 1.");
+    mls_choice(reader, 2, 1, 1, "The key package is not of MLS version 1.");
     package->suite = (uint16_t)mls_number(reader, 2);
     package->init_key = mls_vector(reader);
     read_leaf(reader, &package->leaf);
@@ -137,29 +113,23 @@ static void read_key_package(struct mls_reader *reader, struct mls_key_package *
     package->bytes = mls_since(reader, from);
     if (reader->fault != NULL)
         return;
-    last_resort = find_extension(package->extensions, MLS_LAST_RESORT);
-    dictionary = find_extension(package->extensions, MLS_APP_DATA_DICTIONARY);
-    package->is_last_resort = (last_resort.at != NULL && last_resort.size == 0) ||
-                              (dictionary.at != NULL && dictionary_has_last_resort(dictionary));
+    mark = find_extension(package->extensions, MLS_LAST_RESORT);
+    dictionary = mls_reader_of(find_extension(package->extensions, MLS_APP_DATA_DICTIONARY));
+    /* Component 4 of the dictionary marks a last resort (draft-ietf-mls-extensions). Its entries
+     * are encoded like extensions. */
+    package->is_last_resort = (mark.at != NULL && mark.size == 0) ||
+                              find_extension(mls_vector(&dictionary), 4).at != NULL;
 }
 
 /* ---- proposals and commits ------------------------------------------------------------------ */
 
 static void read_psk(struct mls_reader *reader)
 {
-    uint64_t type = mls_number(reader, 1);
-
-    if (type == 1) {
-        mls_vector(reader);
-    } else if (type == 2) {
-        uint64_t usage = mls_number(reader, 1);
-
-        if (usage < 1 || usage > 3)
-            mls_fault(reader, "A resumption key has an unknown use.");
-        mls_vector(reader);
-        mls_number(reader, 8);
+    if (mls_choice(reader, 1, 1, 2, "A pre-shared key is neither external nor resumption.") == 2) {
+        mls_choice(reader, 1, 1, 3, "A resumption key has an unknown use.");
+        mls_skip(reader, "v8"); /* group and epoch */
     } else {
-        mls_fault(reader, "A pre-shared key is neither external nor resumption.");
+        mls_vector(reader);
     }
     mls_vector(reader); /* nonce */
 }
@@ -181,9 +151,7 @@ static void read_proposal(struct mls_reader *reader, struct mls_proposal *propos
         read_psk(reader);
         break;
     case MLS_REINIT:
-        mls_vector(reader);
-        mls_number(reader, 2);
-        mls_number(reader, 2);
+        mls_skip(reader, "v22"); /* group, version, suite */
         read_extensions(reader);
         break;
     case MLS_EXTERNAL_INIT:
@@ -201,48 +169,23 @@ static void read_proposal(struct mls_reader *reader, struct mls_proposal *propos
 
 bool mls_proposal_next(struct mls_reader *reader, struct mls_proposal *ret_proposal)
 {
-    uint64_t kind;
-
     if (!mls_more(reader))
         return false;
     memset(ret_proposal, 0, sizeof *ret_proposal);
-    kind = mls_number(reader, 1);
-    if (kind == 1) {
-        read_proposal(reader, ret_proposal);
-    } else if (kind == 2) {
-        ret_proposal->is_reference = true;
+    ret_proposal->is_reference =
+        mls_choice(
+            reader, 1, 1, 2, "An entry of a commit is neither a proposal nor a reference.") == 2;
+    if (ret_proposal->is_reference)
         ret_proposal->reference = mls_vector(reader);
-    } else {
-        mls_fault(reader, "An entry of a commit is neither a proposal nor a reference.");
-    }
+    else
+        read_proposal(reader, ret_proposal);
     return reader->fault == NULL;
-}
-
-static void read_path(struct mls_reader *reader, struct mls_commit *commit)
-{
-    struct mls_reader nodes;
-
-    read_leaf(reader, &commit->path_leaf);
-    nodes = mls_reader_of(mls_vector(reader));
-    while (mls_more(&nodes)) {
-        struct mls_reader secrets;
-
-        mls_vector(&nodes); /* encryption key */
-        secrets = mls_reader_of(mls_vector(&nodes));
-        while (mls_more(&secrets)) {
-            mls_vector(&secrets);
-            mls_vector(&secrets);
-        }
-        mls_list_end(&nodes, &secrets);
-    }
-    mls_list_end(reader, &nodes);
 }
 
 static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
 {
     struct mls_proposal proposal;
     struct mls_reader list;
-    uint64_t has_path;
 
     commit->proposals = mls_vector(reader);
     list = mls_reader_of(commit->proposals);
@@ -255,23 +198,19 @@ static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
     }
     tr_assert(commit->reference_count <= commit->proposal_count);
     mls_list_end(reader, &list);
-    has_path = mls_number(reader, 1);
-    if (has_path > 1)
-        mls_fault(reader, "An optional field is neither absent nor present.");
-    commit->has_path = has_path == 1;
-    if (commit->has_path)
-        read_path(reader, commit);
+    commit->has_path = mls_choice(reader, 1, 0, 1, bad_optional) == 1;
+    if (commit->has_path) {
+        read_leaf(reader, &commit->path_leaf);
+        mls_skip(reader, "[v[vv]]"); /* nodes: encryption key, encrypted secrets */
+    }
 }
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static void read_sender(struct mls_reader *reader, struct mls_message *message)
+static enum mls_content read_content_type(struct mls_reader *reader)
 {
-    message->sender = (enum mls_sender)mls_number(reader, 1);
-    if (message->sender < MLS_MEMBER || message->sender > MLS_NEW_COMMIT)
-        mls_fault(reader, "The sender is of an unknown kind.");
-    if (message->sender == MLS_MEMBER || message->sender == MLS_EXTERNAL)
-        message->sender_index = (uint32_t)mls_number(reader, 4);
+    return (enum mls_content)mls_choice(
+        reader, 1, MLS_APPLICATION, MLS_COMMIT, "The content is of an unknown type.");
 }
 
 static void read_public(struct mls_reader *reader, struct mls_message *message)
@@ -280,22 +219,18 @@ static void read_public(struct mls_reader *reader, struct mls_message *message)
 
     message->group_id = mls_vector(reader);
     message->epoch = mls_number(reader, 8);
-    read_sender(reader, message);
+    message->sender = (enum mls_sender)mls_choice(
+        reader, 1, MLS_MEMBER, MLS_NEW_COMMIT, "The sender is of an unknown kind.");
+    if (message->sender == MLS_MEMBER || message->sender == MLS_EXTERNAL)
+        message->sender_index = (uint32_t)mls_number(reader, 4);
     mls_vector(reader); /* authenticated data */
-    message->content = (enum mls_content)mls_number(reader, 1);
-    switch (message->content) {
-    case MLS_PROPOSAL:
+    message->content = read_content_type(reader);
+    if (message->content == MLS_PROPOSAL)
         read_proposal(reader, &message->proposal);
-        break;
-    case MLS_COMMIT:
+    else if (message->content == MLS_COMMIT)
         read_commit(reader, &message->commit);
-        break;
-    case MLS_APPLICATION:
+    else
         mls_vector(reader);
-        break;
-    default:
-        mls_fault(reader, "The content is of an unknown type.");
-    }
     message->framed = mls_since(reader, from);
     message->signature = mls_vector(reader);
     if (message->content == MLS_COMMIT)
@@ -308,12 +243,8 @@ static void read_private(struct mls_reader *reader, struct mls_message *message)
 {
     message->group_id = mls_vector(reader);
     message->epoch = mls_number(reader, 8);
-    message->content = (enum mls_content)mls_number(reader, 1);
-    if (message->content < MLS_APPLICATION || message->content > MLS_COMMIT)
-        mls_fault(reader, "The content is of an unknown type.");
-    mls_vector(reader); /* authenticated data */
-    mls_vector(reader); /* encrypted sender data */
-    mls_vector(reader); /* ciphertext */
+    message->content = read_content_type(reader);
+    mls_skip(reader, "vvv"); /* authenticated data, encrypted sender data, ciphertext */
 }
 
 bool mls_welcome_next(struct mls_reader *reader, struct span *ret_reference)
@@ -321,8 +252,7 @@ bool mls_welcome_next(struct mls_reader *reader, struct span *ret_reference)
     if (!mls_more(reader))
         return false;
     *ret_reference = mls_vector(reader);
-    mls_vector(reader);
-    mls_vector(reader);
+    mls_skip(reader, "vv");
     return reader->fault == NULL;
 }
 
@@ -344,13 +274,11 @@ static void read_group_context(struct mls_reader *reader, struct mls_group_conte
 {
     const unsigned char *from = reader->at;
 
-    if (mls_number(reader, 2) != 1)
-        mls_fault(reader, "The group is not of MLS version 1.");
+    mls_choice(reader, 2, 1, 1, "The group is not of MLS version 1.");
     context->suite = (uint16_t)mls_number(reader, 2);
     context->group_id = mls_vector(reader);
     context->epoch = mls_number(reader, 8);
-    mls_vector(reader); /* tree hash */
-    mls_vector(reader); /* confirmed transcript hash */
+    mls_skip(reader, "vv"); /* tree hash, confirmed transcript hash */
     context->extensions = read_extensions(reader);
     context->bytes = mls_since(reader, from);
 }
@@ -408,8 +336,7 @@ const char *mls_message_next(
     const unsigned char *from = reader->at;
 
     memset(ret_message, 0, sizeof *ret_message);
-    if (mls_number(reader, 2) != 1)
-        mls_fault(reader, "The bytes are not a message of MLS version 1.");
+    mls_choice(reader, 2, 1, 1, "The bytes are not a message of MLS version 1.");
     ret_message->wire = (enum mls_wire)mls_number(reader, 2);
     if (reader->fault == NULL)
         read_body(reader, ret_message);
@@ -533,12 +460,6 @@ const char *mls_message_check(const struct mls_message *message)
 
 /* ---- Catbird's envelope --------------------------------------------------------------------- */
 
-static bool is_bucket(uint64_t size)
-{
-    return size == 512 || size == 1024 || size == 2048 || size == 4096 ||
-           (size > 0 && size % 8192 == 0);
-}
-
 const char *mls_envelope_read(struct span bytes, struct mls_message *ret_message)
 {
     struct mls_reader reader = mls_reader_of(bytes);
@@ -548,11 +469,12 @@ const char *mls_envelope_read(struct span bytes, struct mls_message *ret_message
     if (mls_message_read(bytes, ret_message) == NULL)
         return NULL;
     size = mls_number(&reader, 4);
-    if (reader.fault != NULL || size > mls_left(&reader))
-        return "The ciphertext must be an MLS message (RFC 9420), or one padded to a bucket.";
-    if (!is_bucket(bytes.size))
-        return "A padded message must have 512, 1024, 2048, 4096 bytes or a multiple of 8192.";
     inside = mls_take(&reader, (size_t)size);
+    if (reader.fault != NULL)
+        return "The ciphertext must be an MLS message (RFC 9420), or one padded to a bucket.";
+    if (bytes.size != 512 && bytes.size != 1024 && bytes.size != 2048 && bytes.size != 4096 &&
+        bytes.size % 8192 != 0)
+        return "A padded message must have 512, 1024, 2048, 4096 bytes or a multiple of 8192.";
     for (; reader.at < reader.end; reader.at++)
         if (*reader.at != 0)
             return "The padding is not all zeros.";
@@ -594,33 +516,24 @@ struct mls_tree mls_tree_of(struct span ratchet_tree)
     return tree;
 }
 
-static void read_parent(struct mls_reader *reader)
-{
-    mls_vector(reader); /* encryption key */
-    mls_vector(reader); /* parent hash */
-    if (mls_vector(reader).size % 4 != 0)
-        mls_fault(reader, "The list of unmerged leaves has half an entry.");
-}
-
 /* Reads one node; a leaf goes to *leaf. */
 static void read_node(struct mls_tree *tree, struct mls_leaf *leaf)
 {
     struct mls_reader *reader = &tree->reader;
-    uint64_t present = mls_number(reader, 1);
-    uint64_t type;
+    bool is_leaf = tree->node % 2 == 0;
+    uint64_t type = is_leaf ? 1 : 2;
 
-    tree->is_blank = present == 0;
-    if (present > 1)
-        mls_fault(reader, "An optional field is neither absent nor present.");
-    if (present != 1)
+    tree->is_blank = mls_choice(reader, 1, 0, 1, bad_optional) == 0;
+    if (tree->is_blank || reader->fault != NULL)
         return;
-    type = mls_number(reader, 1);
-    if (type != (tree->node % 2 == 0 ? 1u : 2u))
-        mls_fault(reader, "A leaf and a parent of the tree have changed places.");
-    else if (type == 1)
+    mls_choice(reader, 1, type, type, "A leaf and a parent of the tree have changed places.");
+    if (is_leaf) {
         read_leaf(reader, leaf);
-    else
-        read_parent(reader);
+        return;
+    }
+    mls_skip(reader, "vv"); /* encryption key, parent hash */
+    if (mls_vector(reader).size % 4 != 0)
+        mls_fault(reader, "The list of unmerged leaves has half an entry.");
 }
 
 bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *ret_leaf)

@@ -7,11 +7,12 @@ struct span mls_take(struct mls_reader *reader, size_t size)
 {
     struct span span = { (const char *)reader->at, size };
 
-    if (size > mls_left(reader)) {
+    tr_assert(reader->at <= reader->end);
+    if (size > (size_t)(reader->end - reader->at)) {
         mls_fault(reader, "The message ends too early.");
-        return (struct span){ (const char *)reader->at, 0 };
+        span.size = 0;
     }
-    reader->at += size;
+    reader->at += span.size;
     return span;
 }
 
@@ -51,6 +52,38 @@ struct span mls_vector(struct mls_reader *reader)
     uint64_t size = mls_length(reader);
 
     return mls_take(reader, (size_t)size);
+}
+
+uint64_t mls_choice(
+    struct mls_reader *reader, unsigned size, uint64_t low, uint64_t high, const char *what)
+{
+    uint64_t value = mls_number(reader, size);
+
+    if (value < low || value > high)
+        mls_fault(reader, what);
+    return value;
+}
+
+void mls_skip(struct mls_reader *reader, const char *fields)
+{
+    for (; *fields != '\0' && *fields != ']'; fields++) {
+        if (*fields == 'v') {
+            mls_vector(reader);
+        } else if (*fields != '[') {
+            mls_number(reader, (unsigned)(*fields - '0'));
+        } else {
+            struct mls_reader list = mls_reader_of(mls_vector(reader));
+
+            while (mls_more(&list))
+                mls_skip(&list, fields + 1); /* as deep as the brackets, whatever the input */
+            mls_list_end(reader, &list);
+            for (int depth = 1; depth > 0;) {
+                fields++;
+                tr_assert(*fields != '\0');
+                depth += (*fields == '[') - (*fields == ']');
+            }
+        }
+    }
 }
 
 struct span mls_since(const struct mls_reader *reader, const unsigned char *from)

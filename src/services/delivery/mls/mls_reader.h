@@ -26,12 +26,6 @@ static inline struct mls_reader mls_reader_of(struct span bytes)
     return (struct mls_reader){ begin, begin + bytes.size, NULL };
 }
 
-static inline size_t mls_left(const struct mls_reader *reader)
-{
-    tr_assert(reader->at <= reader->end);
-    return (size_t)(reader->end - reader->at);
-}
-
 /* True while bytes are left and no fault came: the condition of a loop. */
 static inline bool mls_more(const struct mls_reader *reader)
 {
@@ -49,6 +43,12 @@ struct span mls_take(struct mls_reader *reader, size_t size);
 uint64_t mls_number(struct mls_reader *reader, unsigned size); /* big-endian, 1 to 8 bytes */
 uint64_t mls_length(struct mls_reader *reader); /* the variable-size header of a vector */
 struct span mls_vector(struct mls_reader *reader);
+/* Reads a number that must be in the range; any other one is the fault `what`. */
+uint64_t mls_choice(
+    struct mls_reader *reader, unsigned size, uint64_t low, uint64_t high, const char *what);
+/* Skips fields: `v` is a vector, a digit a number of that many bytes, `[…]` a vector of elements
+ * with these fields. */
+void mls_skip(struct mls_reader *reader, const char *fields);
 /* Returns the bytes from `from` (an earlier reader->at) to here. */
 struct span mls_since(const struct mls_reader *reader, const unsigned char *from);
 /* Ends reading; trailing bytes are a fault. */

@@ -10,41 +10,37 @@
 
 enum { VIOLATIONS_MAX = 1000, PAGE = 500 };
 
-/* The conversation's epoch is the one after its newest commit, and every commit leads to the epoch
- * after its base. */
-SQL_STATEMENT(wrong_epoch,
-    "SELECT c.id, c.epoch, n.epoch FROM convos c JOIN log n ON n.convo = c.id AND n.kind = 3"
-    " AND n.base_epoch = (SELECT MAX(m.base_epoch) FROM log m WHERE m.convo = c.id AND m.kind = 3)"
-    " WHERE n.epoch <> c.epoch OR n.epoch <> n.base_epoch + 1 ORDER BY c.id LIMIT $1");
-/* The log has one commit per epoch, without a gap. */
-SQL_STATEMENT(double_commit,
-    "SELECT l.convo, MIN(l.base_epoch), MAX(l.base_epoch) FROM log l WHERE l.kind = 3"
-    " GROUP BY l.convo HAVING COUNT(*) <> COUNT(DISTINCT l.base_epoch) OR COUNT(*) <>"
-    " MAX(l.base_epoch) - MIN(l.base_epoch) + 1 ORDER BY l.convo LIMIT $1");
-/* The log has all sequence numbers from the oldest kept one on, and no others. */
-SQL_STATEMENT(broken_seq,
-    "SELECT c.id, c.seq, c.kept_from FROM convos c LEFT JOIN"
-    " (SELECT convo, COUNT(*) AS n, MIN(seq) AS low, MAX(seq) AS high FROM log GROUP BY convo) s"
-    " ON s.convo = c.id WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1 OR COALESCE(s.low,"
-    " c.kept_from) <> c.kept_from OR COALESCE(s.high, c.seq) <> c.seq ORDER BY c.id LIMIT $1");
-/* A former member has no unread mark, a mark is 0 or 1, and no read cursor is past the log. */
-SQL_STATEMENT(left_unread,
-    "SELECT m.convo, m.unread_extra, m.read_seq FROM members m JOIN convos c ON c.id = m.convo"
-    " WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0) OR m.unread_extra NOT IN (0, 1)"
-    " OR m.read_seq > c.seq ORDER BY m.convo LIMIT $1");
-
 static const struct {
     const char *name;
-    const struct sql_statement *statement; /* its first column is the conversation */
-    const char *texts[3];                  /* around the other two columns */
+    const char *texts[3];           /* around the second and third column */
+    struct sql_statement statement; /* the first column is the conversation */
 } checks[DELIVERY_CHECKS] = {
-    { "epoch", &wrong_epoch, { "its epoch is ", ", its newest commit leads to ", "" } },
-    { "commits", &double_commit, { "its commits from epoch ", " to ", " are not one each" } },
-    { "seq", &broken_seq,
-        { "its log up to seq ", ", kept from ", ", has a hole or something more" } },
-    { "unread", &left_unread,
-        { "somebody who left, or has no such mark, has ", " unread; or read up to ", "" } },
-    { "receipts", NULL, { NULL, NULL, NULL } },
+    /* The conversation's epoch is the one after its newest commit, and every commit leads to the
+     * epoch after its base. */
+    { "epoch", { "its epoch is ", ", its newest commit leads to ", "" },
+        { .text = "SELECT c.id, c.epoch, n.epoch FROM convos c JOIN log n ON n.convo = c.id"
+                  " AND n.kind = 3 AND n.base_epoch = (SELECT MAX(m.base_epoch) FROM log m"
+                  " WHERE m.convo = c.id AND m.kind = 3) WHERE n.epoch <> c.epoch"
+                  " OR n.epoch <> n.base_epoch + 1 ORDER BY c.id LIMIT $1" } },
+    /* The log has one commit per epoch, without a gap. */
+    { "commits", { "its commits from epoch ", " to ", " are not one each" },
+        { .text = "SELECT l.convo, MIN(l.base_epoch), MAX(l.base_epoch) FROM log l WHERE l.kind = 3"
+                  " GROUP BY l.convo HAVING COUNT(*) <> COUNT(DISTINCT l.base_epoch) OR COUNT(*) <>"
+                  " MAX(l.base_epoch) - MIN(l.base_epoch) + 1 ORDER BY l.convo LIMIT $1" } },
+    /* The log has all sequence numbers from the oldest kept one on, and no others. */
+    { "seq", { "its log up to seq ", ", kept from ", ", has a hole or something more" },
+        { .text = "SELECT c.id, c.seq, c.kept_from FROM convos c LEFT JOIN (SELECT convo,"
+                  " COUNT(*) AS n, MIN(seq) AS low, MAX(seq) AS high FROM log GROUP BY convo) s"
+                  " ON s.convo = c.id WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1"
+                  " OR COALESCE(s.low, c.kept_from) <> c.kept_from"
+                  " OR COALESCE(s.high, c.seq) <> c.seq ORDER BY c.id LIMIT $1" } },
+    /* A former member has no unread mark, a mark is 0 or 1, and no read cursor is past the log. */
+    { "unread", { "somebody who left, or has no such mark, has ", " unread; or read up to ", "" },
+        { .text = "SELECT m.convo, m.unread_extra, m.read_seq FROM members m JOIN convos c"
+                  " ON c.id = m.convo WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0)"
+                  " OR m.unread_extra NOT IN (0, 1) OR m.read_seq > c.seq"
+                  " ORDER BY m.convo LIMIT $1" } },
+    { .name = "receipts" }, /* no statement: the walk below */
 };
 
 static void check_report(
@@ -84,11 +80,6 @@ SQL_STATEMENT(same_head, HEAD_OF("= $1"));
 SQL_STATEMENT(same_rows, ROWS_OF("= $1"));
 enum { HEAD_ID, HEAD_CHAIN, HEAD_KEPT_CHAIN, HEAD_SEQ, HEAD_KEPT_FROM };
 
-static bool is_same_span(struct span stored, const unsigned char chain[32])
-{
-    return stored.size == 32 && memcmp(stored.at, chain, 32) == 0;
-}
-
 static struct span convo_of(const struct check_walk *walk)
 {
     return walk->convo.size == 0 ? SPAN("") : (struct span){ walk->convo.bytes, walk->convo.size };
@@ -108,15 +99,15 @@ static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned ch
 static uint64_t check_receipts(struct check_walk *walk, const struct sql_unit *unit)
 {
     for (uint32_t i = 0; i < sql_unit_rows(unit, 1); i++) {
-        struct span hash = sql_row_bytes(unit, 1, i, 2);
+        struct span hash = sql_row_bytes(unit, 1, i, 2), receipt = sql_row_bytes(unit, 1, i, 3);
 
         walk->seq = sql_row_int(unit, 1, i, 0);
-        if (hash.size != 32)
+        if (hash.size != 32 || receipt.size != 32)
             return (uint64_t)walk->seq;
         receipt_extend(walk->chain, &(struct receipt_row){ .seq = (uint64_t)walk->seq,
                                         .base_epoch = (uint64_t)sql_row_int(unit, 1, i, 1),
                                         .sha256 = hash.at });
-        if (!is_same_span(sql_row_bytes(unit, 1, i, 3), walk->chain))
+        if (memcmp(receipt.at, walk->chain, 32) != 0)
             return (uint64_t)walk->seq;
     }
     return 0;
@@ -146,11 +137,10 @@ static void take_log(struct check_walk *walk, const struct sql_unit *unit)
         walk->is_inside = false;
         return;
     }
-    if (!walk->is_inside) {
+    if (!walk->is_inside || sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
+        /* If retention has trimmed past this row, the rows end where the log ended before. */
+        is_last = is_last && !walk->is_inside;
         begin_log(walk, unit);
-    } else if (sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
-        begin_log(walk, unit); /* retention trimmed past this row meanwhile, */
-        is_last = false;       /* and the rows end where the log ended before */
     }
     wrong = check_receipts(walk, unit);
     if (wrong != 0) {
@@ -185,9 +175,9 @@ int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
     *ret_unit = sql_unit_create(0);
     if (*ret_unit == NULL)
         return TR_ENOMEM;
-    if (checks[walk->check].statement != NULL)
+    if (checks[walk->check].statement.text != NULL)
         UNIT_STEP(
-            *ret_unit, checks[walk->check].statement, SQL_ROWS_ANY, VALUE_INT(VIOLATIONS_MAX));
+            *ret_unit, &checks[walk->check].statement, SQL_ROWS_ANY, VALUE_INT(VIOLATIONS_MAX));
     else
         ask_log(walk, *ret_unit);
     return 0;
@@ -196,7 +186,7 @@ int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
 void check_walk_take(struct check_walk *walk, struct sql_unit *unit)
 {
     tr_assert(walk->check < DELIVERY_CHECKS);
-    if (checks[walk->check].statement != NULL)
+    if (checks[walk->check].statement.text != NULL)
         take_rows(walk, unit);
     else
         take_log(walk, unit);
@@ -223,16 +213,15 @@ int delivery_check(
 
     for (;;) {
         rc = check_walk_next(&walk, &unit);
+        if (rc == 0 && unit != NULL)
+            rc = sql_read_wait(sql, unit);
         if (rc < 0 || unit == NULL)
             break;
-        rc = sql_read_wait(sql, unit);
-        if (rc < 0) {
-            sql_unit_destroy(unit);
-            break;
-        }
         check_walk_take(&walk, unit);
     }
-    if (rc == 0)
+    if (rc < 0)
+        sql_unit_destroy(unit);
+    else
         *ret_violations = walk.violations;
     check_walk_end(&walk);
     return rc;

@@ -113,12 +113,11 @@ static void answer_waiting(struct user *user, int status)
 static void start_load(struct user *user, struct tr_context *ctx)
 {
     struct sql_unit *unit = user_unit_load(user->id);
-    int rc = TR_ENOMEM;
+    int rc;
 
     tr_assert(!user->is_loading && !user->is_loaded);
     tr_assert(user->pushing == NULL); /* the number that is read would be old at once */
-    if (unit != NULL)
-        rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOAD });
+    rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOAD });
     if (rc < 0) {
         sql_unit_destroy(unit);
         answer_waiting(user, rc);
@@ -137,7 +136,7 @@ static bool is_near_limit(const struct user *user, const struct user_job *job)
 static void start_push(struct user *user, struct tr_context *ctx, struct user_job *job)
 {
     struct sql_unit *unit;
-    int rc = TR_ENOMEM;
+    int rc;
 
     tr_assert(user->pushing == NULL && user->is_loaded); /* invariants 1 and 2 */
     /* The database counts the rows only if this push could pass the limit. A user with too many rows
@@ -148,8 +147,7 @@ static void start_push(struct user *user, struct tr_context *ctx, struct user_jo
     job->now_ms = call_now_ms(&user->users->calls);
     unit = user_unit_push(
         job, user->seq, user->has_epoch || job->change_count == 0 ? NULL : user->epoch);
-    if (unit != NULL)
-        rc = sql_write(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_PUSH });
+    rc = sql_write(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_PUSH });
     if (rc < 0) {
         sql_unit_destroy(unit);
         user_answer(job, rc, NULL);

@@ -27,32 +27,12 @@ static enum push_result result_of(const struct user_job *job, const struct user_
     return PUSH_SKIPPED;
 }
 
-/* Take back the job if it succeeded. Returns NULL after answering. */
-static struct user_job *take_user_job(struct http_request *request, const struct tr_event *event)
+static void push_answer(struct http_request *request, const struct user_job *job)
 {
-    struct user_job *job = http_data(request);
-    int error = event->status < 0 ? event->status : job->status;
-
-    if (error == 0)
-        return job;
-    if (event->status == 0 && error == TR_ELIMIT)
-        http_respond_error(request, 409, "TooManyRows",
-            "This user has 200,000 rows, which is the most; the push stored nothing.");
-    else
-        http_respond_lost(request, error, event->status < 0 || error == SQL_EUNKNOWN, "database");
-    user_job_unref(job);
-    return NULL;
-}
-
-static void on_pushed(struct http_request *request, const struct tr_event *event)
-{
-    struct user_job *job = take_user_job(request, event);
     struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
     int64_t counts[3] = { 0 };
 
-    if (job == NULL)
-        return;
     json_put_object(&writer, NULL);
     json_put_array(&writer, "rejected");
     for (uint32_t i = 0; i < job->change_count; i++) {
@@ -73,9 +53,23 @@ static void on_pushed(struct http_request *request, const struct tr_event *event
     json_put_int(&writer, "skipped", counts[PUSH_SKIPPED]);
     json_put_int(&writer, "server_time", job->now_ms);
     json_put_end(&writer);
-    user_job_unref(job);
     add_no_store(request);
     http_respond_buffer(request, 200, "application/json", &json);
+}
+
+static void on_pushed(struct http_request *request, const struct tr_event *event)
+{
+    struct user_job *job = http_data(request);
+    int error = event->status < 0 ? event->status : job->status;
+
+    if (error == 0)
+        push_answer(request, job);
+    else if (event->status == 0 && error == TR_ELIMIT)
+        http_respond_error(request, 409, "TooManyRows",
+            "This user has 200,000 rows, which is the most; the push stored nothing.");
+    else
+        http_respond_lost(request, error, event->status < 0 || error == SQL_EUNKNOWN, "database");
+    user_job_unref(job);
 }
 
 /* Hand the job to its user's actor. Takes the job; answers 503 if it cannot be sent. */

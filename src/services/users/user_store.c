@@ -115,8 +115,6 @@ struct sql_unit *user_unit_load(const char *user)
 {
     struct sql_unit *unit = create_unit(user);
 
-    if (unit == NULL)
-        return NULL;
     UNIT_STEP(unit, &user_seq, SQL_ROWS_ANY, VALUE_CHARS(user));
     UNIT_STEP(unit, &count_items, SQL_ROWS_ANY, VALUE_CHARS(user));
     UNIT_STEP(unit, &user_last_epoch, SQL_ROWS_ANY, VALUE_CHARS(user));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mls_message.h: reads MLS messages (RFC 9420) as far as a server without secrets can. A reader
- * reads every structure to its last byte; all spans point into the input. It allocates nothing and
- * does not recurse, and the rest of the input bounds every length. */
+ * reads every structure to its last byte; all spans point into the input. It allocates nothing, no
+ * input makes it recurse, and the rest of the input bounds every length. */
 #ifndef SERVICES_DELIVERY_MLS_MLS_MESSAGE_H
 #define SERVICES_DELIVERY_MLS_MLS_MESSAGE_H
 
@@ -22,11 +22,8 @@ enum mls_proposal_type {
     MLS_SELF_REMOVE = 10,
 };
 enum mls_extension {
-    MLS_APPLICATION_ID = 1,
     MLS_RATCHET_TREE = 2,
-    MLS_REQUIRED_CAPABILITIES = 3,
-    MLS_EXTERNAL_PUB = 4,
-    MLS_EXTERNAL_SENDERS = 5,
+    MLS_EXTERNAL_SENDERS = 5, /* the last of the default ones, which no capabilities list */
     MLS_APP_DATA_DICTIONARY = 6,
     MLS_LAST_RESORT = 10,
 };

@@ -8,11 +8,30 @@
 
 enum role { ROLE_MEMBER = 0, ROLE_MODERATOR = 1, ROLE_ADMIN = 2 };
 
-/* Find a row if $2 is a member of the conversation $1. A statement of its own: call.c tells the steps
- * of a role_check by their statements. */
-extern const struct sql_statement role_find_member;
-extern const struct role_check role_in_convo;  /* $1 is a convoId */
-extern const struct role_check role_of_invite; /* $1 is an inviteId */
-extern const struct role_check role_of_report; /* $1 is a reportId */
+#define ROLE_FIND_MEMBER(convo)                                                                    \
+    "SELECT 1 FROM members WHERE convo = " convo " AND did = $2 AND leave_seq IS NULL"
+#define ROLE_CHECK(convo, label, sentence)                                                         \
+    {                                                                                              \
+        { .text = "SELECT 1 FROM convos WHERE id = " convo }, { .text = ROLE_FIND_MEMBER(convo) }, \
+            { .text = ROLE_FIND_MEMBER(convo) " AND is_admin * 2 + is_moderator >= $3" },          \
+            { 404, label, sentence, 0 },                                                           \
+            { 403, "NotMember", "You are not a member of this conversation.", 0 },                 \
+            .low = {                                                                               \
+                [ROLE_MODERATOR] = { 403, "NotAdmin",                                              \
+                    "Only an admin or moderator of this conversation may do this.", 0 },           \
+                [ROLE_ADMIN] = { 403, "NotAdmin",                                                  \
+                    "Only an admin of this conversation may do this.", 0 },                        \
+            },                                                                                     \
+    }
+/* Finds a row if $2 is a member of the conversation $1. A statement of its own: call.c tells the
+ * steps of a role_check by their statements. */
+SQL_STATEMENT(role_find_member, ROLE_FIND_MEMBER("$1"));
+/* $1 is a convoId, an inviteId, a reportId. */
+static const struct role_check role_in_convo =
+    ROLE_CHECK("$1", "ConvoNotFound", "There is no such conversation.");
+static const struct role_check role_of_invite = ROLE_CHECK(
+    "(SELECT convo FROM invites WHERE id = $1)", "InviteNotFound", "There is no such invite.");
+static const struct role_check role_of_report = ROLE_CHECK(
+    "(SELECT convo FROM reports WHERE id = $1)", "ReportNotFound", "There is no such report.");
 
 #endif

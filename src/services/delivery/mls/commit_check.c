@@ -193,28 +193,13 @@ static bool knows_proposals(const struct commit_check *check)
 
 /* ---- the new epoch --------------------------------------------------------------------------- */
 
-static const char *read_roster(struct commit_check *check, const struct mls_group_info *info,
-    const struct mls_group_info *stored)
-{
-    struct act *act = check->act;
-    int rc;
-
-    if (act->content != NULL && act->content->bytes.size == 0)
-        return NULL;
-    rc = commit_roster_create(info, stored, &act->info->roster);
-    if (rc < 0)
-        act->decoded.failed = rc;
-    if (rc == 0 && act->info->roster == NULL && check->mode == DELIVERY_ASSISTED)
-        return "The tree has a leaf whose credential is not a DID.";
-    return NULL;
-}
-
 static const char *check_group_info(struct commit_check *check, const struct mls_group_info *stored)
 {
     struct act *act = check->act;
     const struct act_content *content = act->content;
     struct mls_group_info info;
     const char *why;
+    int rc;
 
     if (act->info == NULL || act->info->bytes.size == 0)
         return NULL;
@@ -238,7 +223,14 @@ static const char *check_group_info(struct commit_check *check, const struct mls
         !span_equal(info.confirmation_tag, content->mls.confirmation_tag))
         return "The group info has another confirmation tag than the commit.";
     why = mls_group_info_check(&info);
-    return why != NULL ? why : read_roster(check, &info, stored);
+    if (why != NULL || (content != NULL && content->bytes.size == 0))
+        return why;
+    rc = commit_roster_create(&info, stored, &act->info->roster);
+    if (rc < 0)
+        act->decoded.failed = rc;
+    if (rc == 0 && act->info->roster == NULL && check->mode == DELIVERY_ASSISTED)
+        return "The tree has a leaf whose credential is not a DID.";
+    return NULL;
 }
 
 int commit_check_run(void *argument)

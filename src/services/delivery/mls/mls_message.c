@@ -270,8 +270,9 @@ static void read_welcome(struct mls_reader *reader, struct mls_message *message)
     mls_vector(reader); /* encrypted group info */
 }
 
-static void read_group_context(struct mls_reader *reader, struct mls_group_context *context)
+static void read_group_info(struct mls_reader *reader, struct mls_group_info *info)
 {
+    struct mls_group_context *context = &info->context;
     const unsigned char *from = reader->at;
 
     mls_choice(reader, 2, 1, 1, "The group is not of MLS version 1.");
@@ -281,13 +282,6 @@ static void read_group_context(struct mls_reader *reader, struct mls_group_conte
     mls_skip(reader, "vv"); /* tree hash, confirmed transcript hash */
     context->extensions = read_extensions(reader);
     context->bytes = mls_since(reader, from);
-}
-
-static void read_group_info(struct mls_reader *reader, struct mls_group_info *info)
-{
-    const unsigned char *from = reader->at;
-
-    read_group_context(reader, &info->context);
     info->extensions = read_extensions(reader);
     info->confirmation_tag = mls_vector(reader);
     info->signer = (uint32_t)mls_number(reader, 4);
@@ -295,29 +289,6 @@ static void read_group_info(struct mls_reader *reader, struct mls_group_info *in
     info->signature = mls_vector(reader);
     if (reader->fault == NULL)
         info->ratchet_tree = find_extension(info->extensions, MLS_RATCHET_TREE);
-}
-
-static void read_body(struct mls_reader *reader, struct mls_message *message)
-{
-    switch (message->wire) {
-    case MLS_PUBLIC:
-        read_public(reader, message);
-        break;
-    case MLS_PRIVATE:
-        read_private(reader, message);
-        break;
-    case MLS_WELCOME:
-        read_welcome(reader, message);
-        break;
-    case MLS_GROUP_INFO:
-        read_group_info(reader, &message->group_info);
-        break;
-    case MLS_KEY_PACKAGE:
-        read_key_package(reader, &message->key_package);
-        break;
-    default:
-        mls_fault(reader, "The wire format is none of the five of RFC 9420.");
-    }
 }
 
 const char *mls_message_read(struct span bytes, struct mls_message *ret_message)
@@ -337,9 +308,25 @@ const char *mls_message_next(
 
     memset(ret_message, 0, sizeof *ret_message);
     mls_choice(reader, 2, 1, 1, "The bytes are not a message of MLS version 1.");
-    ret_message->wire = (enum mls_wire)mls_number(reader, 2);
-    if (reader->fault == NULL)
-        read_body(reader, ret_message);
+    ret_message->wire = (enum mls_wire)mls_choice(
+        reader, 2, MLS_PUBLIC, MLS_KEY_PACKAGE, "The wire format is none of the five of RFC 9420.");
+    switch (ret_message->wire) {
+    case MLS_PUBLIC:
+        read_public(reader, ret_message);
+        break;
+    case MLS_PRIVATE:
+        read_private(reader, ret_message);
+        break;
+    case MLS_WELCOME:
+        read_welcome(reader, ret_message);
+        break;
+    case MLS_GROUP_INFO:
+        read_group_info(reader, &ret_message->group_info);
+        break;
+    case MLS_KEY_PACKAGE:
+        read_key_package(reader, &ret_message->key_package);
+        break;
+    }
     if (reader->fault == NULL)
         *ret_bytes = mls_since(reader, from);
     return reader->fault;
@@ -348,18 +335,12 @@ const char *mls_message_next(
 /* An MLSMessage begins 0001, its wire format and 0001; a bare key package or group info 0001 and its
  * suite. They cannot be taken for each other: a bare key package of suite 5 has keys of 133 bytes,
  * so its third pair is 4085. */
-static bool is_wrapped(struct span bytes, enum mls_wire wire)
-{
-    const char wrapped[6] = { 0, 1, 0, (char)wire, 0, 1 };
-
-    return bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0;
-}
-
 static struct mls_reader unwrapped(struct span bytes, enum mls_wire wire)
 {
+    const char wrapped[6] = { 0, 1, 0, (char)wire, 0, 1 };
     struct mls_reader reader = mls_reader_of(bytes);
 
-    if (is_wrapped(bytes, wire))
+    if (bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0)
         mls_take(&reader, 4);
     return reader;
 }
@@ -385,11 +366,11 @@ const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_in
 
 void mls_group_info_wrap(struct span bytes, struct buffer *out)
 {
-    if (!is_wrapped(bytes, MLS_GROUP_INFO)) {
-        mls_put_number(out, 1, 2);
-        mls_put_number(out, MLS_GROUP_INFO, 2);
-    }
-    buffer_span(out, bytes);
+    struct mls_reader bare = unwrapped(bytes, MLS_GROUP_INFO);
+
+    mls_put_number(out, 1, 2);
+    mls_put_number(out, MLS_GROUP_INFO, 2);
+    buffer_append(out, bare.at, (size_t)(bare.end - bare.at));
 }
 
 /* ---- forbidden messages ---------------------------------------------------------------------- */
@@ -431,20 +412,10 @@ static const char *check_commit(const struct mls_message *message)
     return NULL;
 }
 
-static const char *check_proposal(const struct mls_message *message)
+const char *mls_message_check(const struct mls_message *message)
 {
     uint16_t type = message->proposal.type;
 
-    if (message->sender == MLS_NEW_PROPOSAL && type != MLS_ADD)
-        return "A new member may only propose to be added.";
-    if (message->sender == MLS_EXTERNAL && type != MLS_ADD && type != MLS_REMOVE &&
-        type != MLS_PSK && type != MLS_REINIT && type != MLS_CONTEXT_EXTENSIONS)
-        return "An external sender may not propose this.";
-    return NULL;
-}
-
-const char *mls_message_check(const struct mls_message *message)
-{
     tr_assert(message->wire >= MLS_PUBLIC && message->wire <= MLS_KEY_PACKAGE); /* it was read */
     if (message->wire != MLS_PUBLIC)
         return NULL;
@@ -455,7 +426,14 @@ const char *mls_message_check(const struct mls_message *message)
     if ((message->sender == MLS_NEW_PROPOSAL || message->sender == MLS_EXTERNAL) &&
         message->content != MLS_PROPOSAL)
         return "This sender may only propose.";
-    return message->content == MLS_COMMIT ? check_commit(message) : check_proposal(message);
+    if (message->content == MLS_COMMIT)
+        return check_commit(message);
+    if (message->sender == MLS_NEW_PROPOSAL && type != MLS_ADD)
+        return "A new member may only propose to be added.";
+    if (message->sender == MLS_EXTERNAL && type != MLS_ADD && type != MLS_REMOVE &&
+        type != MLS_PSK && type != MLS_REINIT && type != MLS_CONTEXT_EXTENSIONS)
+        return "An external sender may not propose this.";
+    return NULL;
 }
 
 /* ---- Catbird's envelope --------------------------------------------------------------------- */

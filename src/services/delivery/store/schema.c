@@ -3,22 +3,11 @@
  * never derived from rows; UNIQUE guards everything that must not happen twice. */
 #include "services/delivery/store/schema.h"
 
-/* The parts of a migration. Each COLUMN ends with a comma; the last definition of a table is LAST. */
-#define TABLE(name, columns) "CREATE TABLE " name " (\n" columns ");\n"
-#define COLUMN(name, type) "    " name " " type ",\n"
-#define LAST(definition) "    " definition "\n"
-#define KEY(columns) LAST("PRIMARY KEY (" columns ")")
+#include "services/common/tables.h"
+
 #define ID COLUMN("id", "TEXT PRIMARY KEY")
 #define CONVO COLUMN("convo", "TEXT NOT NULL REFERENCES convos (id)")
-#define TEXT(name) COLUMN(name, "TEXT NOT NULL")
-#define BIGINT(name) COLUMN(name, "BIGINT NOT NULL")
-#define BLOB(name) COLUMN(name, "{blob} NOT NULL")
 #define CREATED LAST("created_ms BIGINT NOT NULL")
-#define ADD_COLUMN(table, column) "ALTER TABLE " table " ADD COLUMN " column ";\n"
-#define DROP_COLUMN(table, column) "ALTER TABLE " table " DROP COLUMN " column ";\n"
-#define DROP_TABLE(table) "DROP TABLE " table ";\n"
-#define INDEX(name, on) "CREATE INDEX " name " ON " on ";\n"
-#define DROP_INDEX(name) "DROP INDEX " name ";\n"
 
 /* clang-format off */
 const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
@@ -36,7 +25,7 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
             CONVO TEXT("did") BIGINT("join_seq") COLUMN("leave_seq", "BIGINT")
             BIGINT("joined_ms") BIGINT("is_admin") BIGINT("is_moderator") BIGINT("unread_extra")
             BIGINT("read_seq") KEY("convo, did, join_seq"))
-        "CREATE UNIQUE INDEX members_now ON members (convo, did) WHERE leave_seq IS NULL;\n"
+        UNIQUE_INDEX("members_now", "members (convo, did) WHERE leave_seq IS NULL")
         INDEX("members_of", "members (did, convo) WHERE leave_seq IS NULL")
         TABLE("log",
             CONVO BIGINT("seq")
@@ -45,8 +34,8 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
             BIGINT("epoch") /* after it */
             TEXT("sender") COLUMN("op", "TEXT") BLOB("sha256") BLOB("bytes")
             BIGINT("created_ms") COLUMN("receipt", "{blob}") KEY("convo, seq"))
-        "CREATE UNIQUE INDEX log_commits ON log (convo, base_epoch) WHERE kind = 3;\n"
-        "CREATE UNIQUE INDEX log_ops ON log (convo, op) WHERE op IS NOT NULL;\n",
+        UNIQUE_INDEX("log_commits", "log (convo, base_epoch) WHERE kind = 3")
+        UNIQUE_INDEX("log_ops", "log (convo, op) WHERE op IS NOT NULL"),
         DROP_TABLE("log") DROP_TABLE("members") DROP_TABLE("convos"),
     },
     {

@@ -49,13 +49,12 @@ static struct span find_extension(struct span extensions, uint16_t wanted)
 
 struct span mls_identity_did(struct span identity, struct span *ret_device)
 {
-    const char *hash = identity.size == 0 ? NULL : memchr(identity.at, '#', identity.size);
-    size_t size = hash == NULL ? identity.size : (size_t)(hash - identity.at);
+    struct span did = identity;
 
+    (void)span_cut(&identity, '#', &did);
     if (ret_device != NULL)
-        *ret_device = hash == NULL ? (struct span){ NULL, 0 }
-                                   : (struct span){ hash + 1, identity.size - size - 1 };
-    return (struct span){ identity.at, size };
+        *ret_device = identity; /* what is left */
+    return did;
 }
 
 static void read_credential(struct mls_reader *reader, struct mls_leaf *leaf)

@@ -37,6 +37,8 @@ struct act;
         "Claims that left their owner with few key packages.")                                     \
     X(TIDIED, COUNTER, "troupe_delivery_rows_tidied_total",                                        \
         "Expired rows deleted from other tables than the log.")                                    \
+    X(TRIMMED, COUNTER, "troupe_delivery_rows_trimmed_total",                                      \
+        "Rows of the log that nobody needed any more.")                                            \
     X(POLLS, COUNTER, "troupe_delivery_polls_total",                                               \
         "getMessages with nothing new, answered without the database.")                            \
     X(CONFLICTS, COUNTER, "troupe_delivery_epoch_conflicts_total",                                 \

@@ -16,15 +16,9 @@
 #include "services/delivery/delivery_metrics.h"
 #include "sql/unit.h"
 #include "support/log.h"
-#include "support/metric.h"
 
 enum { WAITERS_MAX = 8 };
 enum { TAG_TIMER = 1, TAG_LOOK, TAG_DELETE, TAG_READ, TAG_TRIM, TAG_TIDY, TAGS };
-
-static struct metric metrics[] = {
-    { "troupe_delivery_rows_trimmed_total", NULL, "Rows of the log that nobody needed any more.",
-        METRIC_COUNTER, 0, NULL, NULL },
-};
 
 struct round;
 struct round_kind {
@@ -347,7 +341,7 @@ static void page_trimmed(struct round *round, struct tr_context *ctx, const stru
         rows += sql_unit_changed(unit, i + TRIM_LOG);
     }
     round->done.retention.rows += rows;
-    metric_add(&metrics[0], rows);
+    delivery_metrics_add(DELIVERY_METRIC_TRIMMED, rows);
     read_page(round, ctx);
 }
 
@@ -384,8 +378,6 @@ static int round_init(void *self, struct tr_context *ctx)
 {
     struct round *round = self;
 
-    if (round->kind == &retention_kind)
-        metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     sql_client_init(&round->sql, round->delivery->sql);
     return tr_every(ctx, round->kind->period_ns, TAG_TIMER, NULL);
 }

@@ -4,7 +4,6 @@
  * whole. Any part may be in a unit of its own; without members no account has access. */
 #include <stdlib.h>
 
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "services/common/param.h"
 #include "services/delivery/api/api.h"
@@ -29,8 +28,15 @@ static struct span cut_text(struct span text, size_t size_max)
 
 static int read_row(struct import_convo *convo)
 {
-    int64_t epoch = source_int(convo->row, CONVO_EPOCH);
+    int rc = source_first(convo->run, CATBIRD_CONVERSATIONS, convo->id.at, &convo->row);
+    int64_t epoch = source_int_or(convo->row, CONVO_EPOCH, 0);
 
+    if (rc < 0 || PQntuples(convo->row) == 0) /* it was listed in the same transaction */
+        return rc < 0 ? rc : TR_EIO;
+    if (source_int_or(convo->row, CONVO_IS_REMOTE, 0) != 0) {
+        import_fate(convo->run, CATBIRD_CONVERSATIONS, "is sequenced by another server", 1);
+        return TR_ENOENT;
+    }
     convo->source_epoch = epoch < 0 ? 0 : epoch;
     convo->epoch_max = (uint64_t)convo->source_epoch;
     convo->created_ms = source_int_or(convo->row, CONVO_CREATED, convo->run->import->now_ms);
@@ -79,29 +85,20 @@ struct import_person *import_person_find(const struct import_convo *convo, struc
 {
     const struct member *member = did.size == 0 ? NULL : roster_find(&convo->roster, did);
 
-    return member == NULL ? NULL : &convo->persons[member - convo->roster.members];
+    return member == NULL ? NULL : import_person(convo, (size_t)(member - convo->roster.members));
 }
 
 static struct import_person *person_add(struct import_convo *convo, struct span did)
 {
-    struct roster *roster = &convo->roster;
-
-    if (roster_get(roster, did) == NULL)
-        return NULL;
-    if (roster->count > convo->person_capacity) {
-        struct import_person *persons =
-            base_realloc(convo->persons, roster->capacity * sizeof *persons);
-
-        if (persons == NULL)
-            return NULL;
-        convo->persons = persons;
-        convo->person_capacity = roster->capacity;
-    }
-    tr_assert(roster->count <= convo->person_capacity);
-    convo->persons[roster->count - 1] = (struct import_person){
+    const struct import_person person = {
         .joined_ms = INT64_MAX, .read_ms = -1, .cursor_ms = -1, .unread = -1
     };
-    return &convo->persons[roster->count - 1];
+
+    if (roster_get(&convo->roster, did) == NULL ||
+        buffer_append(&convo->persons, &person, sizeof person) < 0)
+        return NULL;
+    tr_assert(convo->persons.size == convo->roster.count * sizeof person);
+    return import_person(convo, convo->roster.count - 1);
 }
 
 static void most_time(int64_t *value, int64_t other)
@@ -110,18 +107,18 @@ static void most_time(int64_t *value, int64_t other)
         *value = other;
 }
 
-static int on_member(void *data, const struct pg_result *row)
+static int on_member(void *data, const PGresult *row)
 {
     struct import_convo *convo = data;
     struct span user = source_bytes(row, MEMBER_USER);
     struct span did = mls_identity_did(user.size > 0 ? user : source_bytes(row, MEMBER_DID), NULL);
     struct import_person *person = import_person_find(convo, did);
-    int64_t joined_ms = source_int(row, MEMBER_JOINED),
+    int64_t joined_ms = source_int_or(row, MEMBER_JOINED, 0),
             unread = source_int_or(row, MEMBER_UNREAD, -1);
 
-    import_fate(convo->run, CATBIRD_MEMBERS, import_is_did(did) ? NULL : "has no DID", 1);
-    if (!import_is_did(did))
-        return 0;
+    if (did.size < DID_SIZE_MIN || did.size > DID_SIZE_MAX)
+        return import_fate(convo->run, CATBIRD_MEMBERS, "has no DID", 1);
+    import_fate(convo->run, CATBIRD_MEMBERS, NULL, 1);
     if (convo->roster.count >= PERSONS_MAX)
         return import_fail(convo->run, TR_ELIMIT, "conversation %s has more than %d members",
             convo->id.at, PERSONS_MAX);
@@ -131,13 +128,13 @@ static int on_member(void *data, const struct pg_result *row)
         return TR_ENOMEM;
     if (joined_ms < person->joined_ms)
         person->joined_ms = joined_ms;
-    if (!source_is_null(row, MEMBER_LEFT)) { /* a device that left has no role */
-        most_time(&person->left_ms, source_int(row, MEMBER_LEFT));
+    if (source_bytes(row, MEMBER_LEFT).at != NULL) { /* a device that left has no role */
+        most_time(&person->left_ms, source_int_or(row, MEMBER_LEFT, 0));
         return 0;
     }
     person->is_in = true;
-    person->is_admin = person->is_admin || source_int(row, MEMBER_IS_ADMIN) != 0;
-    person->is_moderator = person->is_moderator || source_int(row, MEMBER_IS_MODERATOR) != 0;
+    person->is_admin |= source_int_or(row, MEMBER_IS_ADMIN, 0) != 0;
+    person->is_moderator |= source_int_or(row, MEMBER_IS_MODERATOR, 0) != 0;
     most_time(&person->read_ms, source_int_or(row, MEMBER_READ, -1));
     if (unread >= 0 && (person->unread < 0 || unread < person->unread))
         person->unread = unread;
@@ -164,22 +161,19 @@ static int64_t time_of_ulid(struct span text)
     return ms;
 }
 
-static int on_cursor(void *data, const struct pg_result *row)
+static int on_cursor(void *data, const PGresult *row)
 {
     struct import_convo *convo = data;
     struct span did = mls_identity_did(source_bytes(row, CURSOR_USER), NULL);
     struct import_person *person = import_person_find(convo, did);
     int64_t seen_ms = time_of_ulid(source_bytes(row, CURSOR_SEEN));
-    const char *reason = NULL;
 
     if (person == NULL)
-        reason = "is of somebody who is no member";
-    else if (seen_ms < 0)
-        reason = "is no ULID";
-    else
-        most_time(&person->cursor_ms, seen_ms);
-    import_fate(convo->run, CATBIRD_CURSORS, reason, 1);
-    return 0;
+        return import_fate(convo->run, CATBIRD_CURSORS, "is of somebody who is no member", 1);
+    if (seen_ms < 0)
+        return import_fate(convo->run, CATBIRD_CURSORS, "is no ULID", 1);
+    most_time(&person->cursor_ms, seen_ms);
+    return import_fate(convo->run, CATBIRD_CURSORS, NULL, 1);
 }
 
 static int compare_points(const void *a, const void *b)
@@ -191,27 +185,9 @@ static int compare_points(const void *a, const void *b)
 
 static void add_point(struct import_convo *convo, int64_t from_ms, uint64_t *seq, bool is_leave)
 {
-    tr_assert(convo->point_count < 3 * convo->roster.count);
-    convo->points[convo->point_count++] = (struct import_point){ from_ms, seq, is_leave };
-}
+    const struct import_point point = { from_ms, seq, is_leave };
 
-static int sort_points(struct import_convo *convo)
-{
-    convo->points = base_alloc(sizeof *convo->points * (3 * convo->roster.count + 1));
-    if (convo->points == NULL)
-        return TR_ENOMEM;
-    for (uint32_t i = 0; i < convo->roster.count; i++) {
-        struct import_person *person = &convo->persons[i];
-        int64_t read_ms = person->read_ms >= 0 ? person->read_ms : person->cursor_ms;
-
-        add_point(convo, person->joined_ms, &person->join_seq, false);
-        if (!person->is_in)
-            add_point(convo, person->left_ms + 1, &person->leave_seq, true);
-        if (read_ms >= 0)
-            add_point(convo, read_ms + 1, &person->read_seq, false);
-    }
-    qsort(convo->points, convo->point_count, sizeof *convo->points, compare_points);
-    return 0;
+    buffer_append(&convo->points, &point, sizeof point);
 }
 
 static int read_people(struct import_convo *convo)
@@ -221,58 +197,74 @@ static int read_people(struct import_convo *convo)
 
     if (rc == 0)
         rc = source_each(run, CATBIRD_CURSORS, convo->id.at, NULL, on_cursor, convo);
-    return rc < 0 ? rc : sort_points(convo);
+    for (uint32_t i = 0; rc == 0 && i < convo->roster.count; i++) {
+        struct import_person *person = import_person(convo, i);
+
+        if (person->read_ms < 0)
+            person->read_ms = person->cursor_ms;
+        add_point(convo, person->joined_ms, &person->join_seq, false);
+        if (!person->is_in)
+            add_point(convo, person->left_ms + 1, &person->leave_seq, true);
+        if (person->read_ms >= 0)
+            add_point(convo, person->read_ms + 1, &person->read_seq, false);
+    }
+    if (rc < 0 || convo->points.failed < 0)
+        return rc < 0 ? rc : convo->points.failed;
+    convo->point = (struct import_point *)(void *)convo->points.bytes;
+    convo->end = convo->point + convo->points.size / sizeof *convo->point;
+    if (convo->point < convo->end)
+        qsort(convo->point, (size_t)(convo->end - convo->point), sizeof *convo->point,
+            compare_points);
+    return 0;
 }
 
 /* ---- storing -------------------------------------------------------------------------------- */
 
-/* Returns a rule of its policy; -1: not known. */
-static int64_t rule_of(const struct import_convo *convo, uint32_t rule)
-{
-    return source_rows(convo->policy) == 0 ? -1 : source_int_or(convo->policy, rule, -1);
-}
-
 static int put_row(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
-    struct pg_result *row = convo->row;
-    char mark[IMPORT_MARK_SIZE];
+    PGresult *row = convo->row, *policy;
     int64_t days, members_max;
-    int rc = source_first(run, CATBIRD_POLICIES, convo->id.at, &convo->policy);
+    int rc = source_first(run, CATBIRD_POLICIES, convo->id.at, &policy);
 
-    import_fate(run, CATBIRD_POLICIES, NULL, source_rows(convo->policy));
+    if (convo->suite.size == 0) {
+        import_finding(run, convo->id, "its cipher suite is not known: that of all others");
+        convo->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    }
+    import_fate(run, CATBIRD_POLICIES, NULL, (uint64_t)PQntuples(policy));
     if (rc == 0)
-        rc = import_step(run, &import_put_mark, 1,
-            VALUES(VALUE_TEXT(import_mark(convo->id, mark)), VALUE_TEXT(convo->id),
-                VALUE_INT(run->import->now_ms)));
-    if (rc < 0)
-        return rc;
-    days = rule_of(convo, RULE_REJOIN_DAYS);
+        rc = import_step(run, IMPORT_NO_TABLE, &import_put_mark, 1,
+            VALUES(VALUE_TEXT(convo->id), VALUE_INT(run->import->now_ms)));
+    days = source_int_or(policy, RULE_REJOIN_DAYS, -1);
     if (days < 0)
         days = 30;
-    members_max = rule_of(convo, RULE_MEMBERS_MAX);
-    return import_step(run, &import_put_convo, 1,
-        VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(import_or_empty(convo->suite)),
-            VALUE_TEXT(import_or_empty(
-                cut_text(mls_identity_did(source_bytes(row, CONVO_CREATOR), NULL), DID_SIZE_MAX))),
-            VALUE_TEXT(import_or_absent(cut_text(source_bytes(row, CONVO_NAME), 128))),
-            VALUE_TEXT(import_or_absent(cut_text(source_bytes(row, CONVO_TEXT), 512))),
-            VALUE_INT(convo->created_ms), VALUE_INT(rule_of(convo, RULE_INVITE) > 0),
-            VALUE_INT(rule_of(convo, RULE_EXTERNAL) != 0),
-            VALUE_INT(days > RULE_DAYS_MAX ? RULE_DAYS_MAX : days),
-            VALUE_INT(members_max > 0 ? members_max : 0)));
+    members_max = source_int_or(policy, RULE_MEMBERS_MAX, 0);
+    if (rc == 0)
+        rc = import_step(run, IMPORT_NO_TABLE, &import_put_convo, 1,
+            VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(convo->suite),
+                VALUE_TEXT(cut_text(
+                    mls_identity_did(source_bytes(row, CONVO_CREATOR), NULL), DID_SIZE_MAX)),
+                VALUE_TEXT(cut_text(source_bytes(row, CONVO_NAME), 128)),
+                VALUE_TEXT(cut_text(source_bytes(row, CONVO_TEXT), 512)),
+                VALUE_INT(convo->created_ms), VALUE_INT(source_int_or(policy, RULE_INVITE, 0) > 0),
+                VALUE_INT(source_int_or(policy, RULE_EXTERNAL, 1) != 0),
+                VALUE_INT(days > RULE_DAYS_MAX ? RULE_DAYS_MAX : days),
+                VALUE_INT(members_max > 0 ? members_max : 0)));
+    PQclear(policy);
+    return rc;
 }
 
 static int finish_row(struct import_convo *convo)
 {
-    int64_t active_ms = convo->rows > 0 ? convo->newest_ms : source_int(convo->row, CONVO_UPDATED);
+    int64_t active_ms =
+        convo->rows > 0 ? convo->newest_ms : source_int_or(convo->row, CONVO_UPDATED, 0);
 
     if (convo->group_info.size > 0 && convo->group_info_epoch > convo->epoch) {
         import_finding(convo->run, convo->id, "its group info is of epoch %llu: left out",
             (unsigned long long)convo->group_info_epoch);
         convo->group_info = (struct span){ NULL, 0 };
     }
-    return import_step(convo->run, &import_set_convo, 1,
+    return import_step(convo->run, IMPORT_NO_TABLE, &import_set_convo, 1,
         VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->epoch), VALUE_INT(convo->last_seq),
             VALUE_INT(convo->first_seq),
             VALUE_INT(active_ms > convo->created_ms ? active_ms : convo->created_ms),
@@ -280,130 +272,72 @@ static int finish_row(struct import_convo *convo)
                 convo->group_id.size > 0 ? convo->group_id.bytes : NULL, convo->group_id.size),
             VALUE_BYTES(convo->group_info),
             VALUE_INT_IF(convo->group_info.size > 0, convo->group_info_epoch),
-            VALUE_BLOB(convo->base_count > 0 ? convo->chain : NULL, sizeof convo->chain)));
+            VALUE_BLOB(convo->bases.size > 0 ? convo->chain : NULL, sizeof convo->chain)));
 }
 
+/* Adds the members and, at last, the mark that the conversation is whole. */
 static int put_members(struct import_convo *convo)
 {
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < convo->roster.count; i++) {
-        const struct import_person *person = &convo->persons[i];
+        const struct import_person *person = import_person(convo, i);
 
-        rc = import_step(convo->run, &import_put_member, 1,
+        rc = import_step(convo->run, IMPORT_NO_TABLE, &import_put_member, 1,
             VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(member_did(&convo->roster.members[i])),
                 VALUE_INT(person->join_seq), VALUE_INT_IF(!person->is_in, person->leave_seq),
                 VALUE_INT(person->joined_ms), VALUE_INT(person->is_admin),
                 VALUE_INT(person->is_moderator), VALUE_INT(person->read_seq),
                 VALUE_INT_IF(!person->is_in, person->left_ms), VALUE_INT(!person->is_in)));
     }
-    return rc;
-}
-
-static int end_mark(struct import_convo *convo)
-{
-    char mark[IMPORT_MARK_SIZE];
-
+    if (rc < 0)
+        return rc;
     return import_step(
-        convo->run, &import_end_mark, 1, VALUES(VALUE_TEXT(import_mark(convo->id, mark))));
-}
-
-/* ---- what an earlier run left --------------------------------------------------------------- */
-
-static int count_rows(struct import_convo *convo, int64_t *ret_rows)
-{
-    struct sql_unit *unit = sql_unit_create(0);
-    int rc;
-
-    UNIT_STEP(unit, &import_count_log, 1, VALUE_TEXT(convo->id));
-    rc = sql_read_wait(convo->run->import->sql, unit);
-    if (rc == 0)
-        *ret_rows = sql_row_int(unit, 0, 0, 0);
-    sql_unit_destroy(unit);
-    return rc;
-}
-
-static int forget(struct import_convo *convo)
-{
-    static const struct sql_statement *const statements[] = { &import_forget_targets,
-        &import_forget_welcomes, &import_forget_members, &import_forget_convo };
-    struct import_run *run = convo->run;
-    char mark[IMPORT_MARK_SIZE];
-    int64_t rows = 0;
-    int rc = count_rows(convo, &rows);
-
-    tr_assert(!run->import->is_dry);
-    for (; rc == 0 && rows > 0; rows -= 1000) {
-        rc = import_step(run, &import_forget_log, SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
-        if (rc == 0)
-            rc = import_flush(run);
-    }
-    for (size_t i = 0; rc == 0 && i < sizeof statements / sizeof statements[0]; i++)
-        rc = import_step(run, statements[i], SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
-    if (rc == 0)
-        rc = import_step(
-            run, &import_forget_mark, 1, VALUES(VALUE_TEXT(import_mark(convo->id, mark))));
-    return rc < 0 ? rc : import_flush(run);
+        convo->run, CATBIRD_CONVERSATIONS, &import_end_mark, 1, VALUES(VALUE_TEXT(convo->id)));
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-static int find_suite(struct import_convo *convo)
+/* Deletes what an earlier run left. */
+static int forget(struct import_convo *convo)
 {
-    if (convo->suite.size > 0)
-        return 0;
-    import_finding(convo->run, convo->id, "its cipher suite is not known: that of all others");
-    convo->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
-    return 0;
-}
+    static const struct sql_statement *const statements[] = { &import_forget_targets,
+        &import_forget_welcomes, &import_forget_members, &import_forget_convo,
+        &import_forget_mark };
+    struct import_run *run = convo->run;
+    int rc;
 
-static int run_all(struct import_convo *convo)
-{
-    static int (*const parts[])(struct import_convo * convo) = { read_row, read_group_info,
-        find_suite, read_people, put_row, import_log, import_welcomes, finish_row, put_members,
-        end_mark };
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
-        rc = parts[i](convo);
-    return rc;
-}
-
-static void convo_free(struct import_convo *convo)
-{
-    source_free(convo->row);
-    source_free(convo->policy);
-    buffer_free(&convo->group_id);
-    roster_free(&convo->roster);
-    base_free(convo->persons);
-    base_free(convo->points);
-    base_free(convo->bases);
-    base_free(convo);
+    tr_assert(!run->import->is_dry);
+    do {
+        rc = import_step(
+            run, IMPORT_NO_TABLE, &import_forget_log, SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
+        if (rc == 0)
+            rc = import_flush(run);
+    } while (rc == 0 && run->last_changed > 0);
+    for (size_t i = 0; rc == 0 && i < sizeof statements / sizeof statements[0]; i++)
+        rc = import_step(run, IMPORT_NO_TABLE, statements[i],
+            statements[i] == &import_forget_mark ? 1 : SQL_ROWS_ANY, VALUES(VALUE_TEXT(convo->id)));
+    return rc < 0 ? rc : import_flush(run);
 }
 
 int import_convo(struct import_run *run, struct span id, bool is_begun)
 {
-    struct import_convo *convo = base_calloc(sizeof *convo);
-    int rc = 0;
+    static int (*const parts[])(struct import_convo * convo) = { read_row, read_group_info,
+        read_people, put_row, import_log, import_welcomes, finish_row, put_members };
+    struct import_convo convo = {
+        .run = run, .id = id, .bases.size_max = IMPORT_BASES_MAX * sizeof(uint64_t)
+    };
+    int rc;
 
-    if (convo == NULL)
-        return TR_ENOMEM;
     tr_assert(id.size <= ACT_CONVO_SIZE_MAX && id.at[id.size] == '\0');
-    convo->run = run;
-    convo->id = id;
-    if (is_begun)
-        rc = forget(convo);
-    if (rc == 0)
-        rc = source_first(run, CATBIRD_CONVERSATIONS, id.at, &convo->row);
-    if (rc == 0 && source_rows(convo->row) == 0)
-        rc = TR_EIO; /* it was listed in the same transaction */
-    if (rc == 0 && source_int(convo->row, CONVO_IS_REMOTE) != 0) {
-        import_fate(run, CATBIRD_CONVERSATIONS, "is sequenced by another server", 1);
-        rc = TR_ENOENT;
-    } else if (rc == 0) {
-        rc = run_all(convo);
-        import_fate(run, CATBIRD_CONVERSATIONS, NULL, 1);
-    }
-    convo_free(convo);
+    rc = is_begun ? forget(&convo) : 0;
+    for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
+        rc = parts[i](&convo);
+    PQclear(convo.row);
+    buffer_free(&convo.group_id);
+    roster_free(&convo.roster);
+    buffer_free(&convo.persons);
+    buffer_free(&convo.points);
+    buffer_free(&convo.bases);
     return rc;
 }

@@ -12,7 +12,6 @@
  *
  * Rows come in the order of their numbers. Times become places in that order: the import passes
  * `points`, sorted by time, while it reads rows. */
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
 #include "services/delivery/api/api.h"
@@ -26,7 +25,6 @@
 enum { REMOVAL_MS = 2000 };
 /* The first number when all rows were deleted and the old numbers are lost: above any cursor. */
 enum { SEQ_AFTER_LOSS = 1000000 };
-enum { BASES_MAX = 1 << 24 };
 
 struct row {
     struct span bytes;
@@ -48,9 +46,8 @@ static void pass_points(struct import_convo *convo, const struct row *row)
 
     if (row->created_ms > convo->newest_ms || convo->rows == 0)
         convo->newest_ms = row->created_ms;
-    while (convo->point_next < convo->point_count &&
-           convo->points[convo->point_next].from_ms <= convo->newest_ms) {
-        const struct import_point *point = &convo->points[convo->point_next++];
+    for (; convo->point < convo->end && convo->point->from_ms <= convo->newest_ms; convo->point++) {
+        const struct import_point *point = convo->point;
         bool is_removal = point->is_leave && row->kind == MLS_COMMIT &&
                           row->created_ms >= point->from_ms - 1 &&
                           row->created_ms - point->from_ms < REMOVAL_MS;
@@ -73,17 +70,16 @@ static uint64_t count_back(const struct import_convo *convo, int64_t unread, uin
 /* Sets join_seq, leave_seq and read_seq of all members after the log was read. */
 static void place_all(struct import_convo *convo)
 {
-    while (convo->point_next < convo->point_count)
-        *convo->points[convo->point_next++].seq = convo->last_seq;
+    for (; convo->point < convo->end; convo->point++)
+        *convo->point->seq = convo->last_seq;
     for (uint32_t i = 0; i < convo->roster.count; i++) {
-        struct import_person *person = &convo->persons[i];
-        bool is_known = person->read_ms >= 0 || person->cursor_ms >= 0;
+        struct import_person *person = import_person(convo, i);
 
         if (convo->rows == 0)
             person->join_seq = person->leave_seq = convo->last_seq;
         if (person->unread == 0 || convo->rows == 0)
             person->read_seq = convo->last_seq;
-        else if (!is_known)
+        else if (person->read_ms < 0)
             person->read_seq = person->unread > 0
                                    ? count_back(convo, person->unread, person->join_seq)
                                    : person->join_seq;
@@ -97,34 +93,22 @@ static void place_all(struct import_convo *convo)
 
 /* ---- the kind of a row ----------------------------------------------------------------------- */
 
-/* Adds a commit's base epoch. Returns false if there was one. *ret_rc: out of memory. */
-static bool add_base(struct import_convo *convo, uint64_t base, int *ret_rc)
+/* Adds a commit's base epoch. TR_EEXIST: there was one. */
+static int add_base(struct import_convo *convo, uint64_t base)
 {
-    uint32_t at = convo->base_count;
+    size_t count = convo->bases.size / sizeof base, at = count;
+    uint64_t *bases = (uint64_t *)(void *)convo->bases.bytes;
 
-    while (at > 0 && convo->bases[at - 1] > base) /* commits come nearly in order */
+    while (at > 0 && bases[at - 1] > base) /* commits come nearly in order */
         at--;
-    if (at > 0 && convo->bases[at - 1] == base)
-        return false;
-    if (convo->base_count == convo->base_capacity) {
-        uint32_t capacity = convo->base_capacity == 0 ? 64 : convo->base_capacity * 2;
-        uint64_t *bases = capacity > BASES_MAX
-                              ? NULL
-                              : base_realloc(convo->bases, capacity * sizeof *convo->bases);
-
-        if (bases == NULL) {
-            *ret_rc = TR_ENOMEM;
-            return false;
-        }
-        convo->bases = bases;
-        convo->base_capacity = capacity;
-    }
-    tr_assert(convo->base_count < convo->base_capacity);
-    memmove(
-        &convo->bases[at + 1], &convo->bases[at], (convo->base_count - at) * sizeof *convo->bases);
-    convo->bases[at] = base;
-    convo->base_count++;
-    return true;
+    if (at > 0 && bases[at - 1] == base)
+        return TR_EEXIST;
+    if (buffer_append(&convo->bases, &base, sizeof base) < 0)
+        return convo->bases.failed;
+    bases = (uint64_t *)(void *)convo->bases.bytes;
+    memmove(&bases[at + 1], &bases[at], (count - at) * sizeof base);
+    bases[at] = base;
+    return 0;
 }
 
 static void note_epoch(struct import_convo *convo, uint64_t epoch)
@@ -153,13 +137,15 @@ static int decide_commit(
         convo->former++;
     } else if (row->epoch > convo->epoch_max) {
         convo->unreached++;
-    } else if (add_base(convo, row->base_epoch, &rc)) {
-        row->kind = MLS_COMMIT;
-        note_epoch(convo, row->epoch);
-    } else if (rc == 0) {
-        convo->lost++;
+    } else {
+        rc = add_base(convo, row->base_epoch);
+        convo->lost += rc == TR_EEXIST;
+        if (rc == 0) {
+            row->kind = MLS_COMMIT;
+            note_epoch(convo, row->epoch);
+        }
     }
-    return rc;
+    return rc == TR_EEXIST ? 0 : rc;
 }
 
 static bool read_row(struct span bytes, struct mls_message *ret_message)
@@ -169,10 +155,10 @@ static bool read_row(struct span bytes, struct mls_message *ret_message)
            ret_message->epoch < INT64_MAX - 1;
 }
 
-static int decide_row(struct import_convo *convo, const struct pg_result *from, struct row *row)
+static int decide_row(struct import_convo *convo, const PGresult *from, struct row *row)
 {
     bool is_commit = span_is(source_bytes(from, MESSAGE_TYPE), "commit");
-    int64_t said = source_int(from, MESSAGE_EPOCH);
+    int64_t said = source_int_or(from, MESSAGE_EPOCH, 0);
     struct mls_message message;
 
     if (!read_row(row->bytes, &message)) {
@@ -195,47 +181,44 @@ static int decide_row(struct import_convo *convo, const struct pg_result *from, 
 
 /* Names the row as sendMessage does: `msg`, sender, id. So a repeated request gets the first
  * answer. */
-static int put_row(struct import_convo *convo, const struct pg_result *from, const struct row *row)
+static int put_row(struct import_convo *convo, const PGresult *from, const struct row *row)
 {
-    struct span sender =
-        import_or_empty(mls_identity_did(source_bytes(from, MESSAGE_SENDER), NULL));
-    bool has_name = !source_is_null(from, MESSAGE_GIVEN_ID);
+    struct span sender = mls_identity_did(source_bytes(from, MESSAGE_SENDER), NULL);
+    bool has_name = source_bytes(from, MESSAGE_GIVEN_ID).at != NULL;
     struct span id = source_bytes(from, has_name ? MESSAGE_GIVEN_ID : MESSAGE_ID);
-    struct span name = { NULL, 0 };
     struct buffer op = { 0 };
     int rc;
 
-    buffer_format(&op, "%s:%.*s:", has_name ? "msg" : "id", (int)sender.size, sender.at);
-    buffer_span(&op, id);
-    if (op.failed != 0) {
-        buffer_free(&op);
-        return TR_ENOMEM;
-    }
-    if (row->kind <= MLS_COMMIT)
-        name = (struct span){ op.bytes, op.size };
-    rc = import_step(convo->run, &import_put_log, 1,
-        VALUES(VALUE_TEXT(convo->id), VALUE_INT(row->seq), VALUE_INT(row->kind),
-            VALUE_INT(row->base_epoch), VALUE_INT(row->epoch), VALUE_TEXT(sender), VALUE_TEXT(name),
-            VALUE_ARRAY(row->sha256), VALUE_BYTES(row->bytes), VALUE_INT(row->created_ms),
-            VALUE_BLOB(row->kind == MLS_COMMIT ? convo->chain : NULL, sizeof convo->chain),
-            VALUE_TEXT(id)));
+    buffer_text(&op, has_name ? "msg:" : "id:");
+    buffer_span(&op, sender);
+    buffer_text(&op, ":");
+    rc = buffer_span(&op, id);
+    if (rc == 0)
+        rc = import_step(convo->run, CATBIRD_MESSAGES, &import_put_log, 1,
+            VALUES(VALUE_TEXT(convo->id), VALUE_INT(row->seq), VALUE_INT(row->kind),
+                VALUE_INT(row->base_epoch), VALUE_INT(row->epoch), VALUE_TEXT(sender),
+                VALUE_TEXT(((struct span){ row->kind <= MLS_COMMIT ? op.bytes : NULL, op.size })),
+                VALUE_ARRAY(row->sha256), VALUE_BYTES(row->bytes), VALUE_INT(row->created_ms),
+                VALUE_BLOB(row->kind == MLS_COMMIT ? convo->chain : NULL, sizeof convo->chain),
+                VALUE_TEXT(id)));
     buffer_free(&op);
     return rc;
 }
 
-static int64_t time_of(const struct import_convo *convo, const struct pg_result *from)
+static int64_t time_of(const struct import_convo *convo, const PGresult *from)
 {
     int64_t before_ms = convo->rows == 0 ? convo->created_ms : convo->newest_ms;
 
-    if (source_is_null(from, MESSAGE_CREATED) && !source_is_null(from, MESSAGE_BUCKET))
-        return source_int(from, MESSAGE_BUCKET) * 1000;
+    if (source_bytes(from, MESSAGE_CREATED).at == NULL &&
+        source_bytes(from, MESSAGE_BUCKET).at != NULL)
+        return source_int_or(from, MESSAGE_BUCKET, 0) * 1000;
     return source_int_or(from, MESSAGE_CREATED, before_ms);
 }
 
 /* Returns the row's own number, or the next free one. */
-static uint64_t number_of(struct import_convo *convo, const struct pg_result *from)
+static uint64_t number_of(struct import_convo *convo, const PGresult *from)
 {
-    int64_t said = source_int(from, MESSAGE_SEQ);
+    int64_t said = source_int_or(from, MESSAGE_SEQ, 0);
     uint64_t next = convo->rows == 0 ? 1 : convo->last_seq + 1;
     uint64_t seq = said > 0 && (uint64_t)said > next ? (uint64_t)said : next;
 
@@ -246,20 +229,16 @@ static uint64_t number_of(struct import_convo *convo, const struct pg_result *fr
     return seq;
 }
 
-static int on_message(void *data, const struct pg_result *from)
+static int on_message(void *data, const PGresult *from)
 {
     struct import_convo *convo = data;
     struct row row = { .bytes = source_bytes(from, MESSAGE_BYTES) };
-    const char *reason = NULL;
     int rc;
 
     if (row.bytes.size == 0)
-        reason = "has no bytes";
-    else if (row.bytes.size > MESSAGE_SIZE_MAX)
-        reason = "is larger than 10 MiB";
-    import_fate(convo->run, CATBIRD_MESSAGES, reason, 1);
-    if (reason != NULL)
-        return 0;
+        return import_fate(convo->run, CATBIRD_MESSAGES, "has no bytes", 1);
+    if (row.bytes.size > MESSAGE_SIZE_MAX)
+        return import_fate(convo->run, CATBIRD_MESSAGES, "is larger than 10 MiB", 1);
     row.created_ms = time_of(convo, from);
     row.seq = number_of(convo, from);
     crypto_sha256(row.bytes.at, row.bytes.size, row.sha256);
@@ -282,7 +261,7 @@ static int on_message(void *data, const struct pg_result *from)
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-static int on_newest(void *data, const struct pg_result *from)
+static int on_newest(void *data, const PGresult *from)
 {
     struct import_convo *convo = data;
     struct mls_message message;
@@ -305,8 +284,10 @@ static void report_log(struct import_convo *convo)
         { convo->moved, "rows have a new number, because theirs was used before or missing" },
         { convo->missing, "sequence numbers are missing: `troupe check` will say so" },
     };
-    uint64_t newest = convo->base_count == 0 ? 0 : convo->bases[convo->base_count - 1];
-    uint64_t spread = convo->base_count == 0 ? 0 : newest - convo->bases[0] + 1;
+    const uint64_t *bases = (const uint64_t *)(const void *)convo->bases.bytes;
+    size_t count = convo->bases.size / sizeof *bases;
+    uint64_t newest = count == 0 ? 0 : bases[count - 1];
+    uint64_t spread = count == 0 ? 0 : newest - bases[0] + 1;
 
     if (convo->epoch != (uint64_t)convo->source_epoch)
         import_finding(convo->run, convo->id,
@@ -316,20 +297,20 @@ static void report_log(struct import_convo *convo)
         if (counts[i].count > 0)
             import_finding(convo->run, convo->id, "%llu %s", (unsigned long long)counts[i].count,
                 counts[i].text);
-    if (spread > convo->base_count)
+    if (spread > count)
         import_finding(convo->run, convo->id,
             "commits of %llu epochs are missing: `troupe check` will say so",
-            (unsigned long long)(spread - convo->base_count));
-    if (convo->base_count > 0 && newest + 1 != convo->epoch)
+            (unsigned long long)(spread - count));
+    if (count > 0 && newest + 1 != convo->epoch)
         import_finding(convo->run, convo->id,
             "its newest commit leads to epoch %llu, not %llu: `troupe check` will say so",
             (unsigned long long)newest + 1, (unsigned long long)convo->epoch);
 }
 
-static int read_log(struct import_convo *convo)
+int import_log(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
-    int64_t highest = 0;
+    int64_t highest;
     int rc = source_number(run, "SELECT max(epoch)::bigint FROM messages WHERE convo_id::text = $1",
         convo->id.at, &highest);
 
@@ -340,13 +321,6 @@ static int read_log(struct import_convo *convo)
     if (rc == 0) /* by number; within one, the epoch before the commit first */
         rc = source_each(run, CATBIRD_MESSAGES, convo->id.at, "6, 5, 4 DESC NULLS LAST, 9, 2",
             on_message, convo);
-    return rc;
-}
-
-int import_log(struct import_convo *convo)
-{
-    int rc = read_log(convo);
-
     if (rc < 0)
         return rc;
     if (!convo->has_epoch)
@@ -355,7 +329,7 @@ int import_log(struct import_convo *convo)
         convo->last_seq = convo->epoch == 0 ? 1 : SEQ_AFTER_LOSS;
         convo->first_seq = convo->last_seq + 1;
         if (convo->epoch > 0)
-            import_finding(convo->run, convo->id,
+            import_finding(run, convo->id,
                 "its messages are all deleted, and their numbers lost: goes on at %d",
                 SEQ_AFTER_LOSS);
     }

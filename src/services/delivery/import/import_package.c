@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_package.c: key packages and their devices. The import checks a package as if it were
- * uploaded now. It takes used packages along, so that no account can publish one again. Existing
- * rows stay as they are. */
+/* import_package.c: devices, their key packages, and the unused Welcomes of a conversation. The
+ * import checks a package as if it were uploaded now. It takes used packages along, so that no
+ * account can publish one again. Existing rows stay as they are.
+ *
+ * The source has a copy of a Welcome for each recipient; here it is stored once. Ordered by bytes,
+ * the copies follow each other. */
+#include "base/assert.h"
+#include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "services/common/param.h"
 #include "services/delivery/api/api.h"
@@ -11,27 +16,28 @@
 #include "services/delivery/store/package_store.h"
 #include "services/delivery/store/schema.h"
 
+static bool is_did(struct span did)
+{
+    return did.size >= DID_SIZE_MIN && did.size <= DID_SIZE_MAX;
+}
+
 /* ---- devices -------------------------------------------------------------------------------- */
 
-static int on_device(void *data, const struct pg_result *row)
+static int on_device(void *data, const PGresult *row)
 {
     struct import_run *run = data;
     struct span did = mls_identity_did(source_bytes(row, DEVICE_USER), NULL);
     struct span device = source_bytes(row, DEVICE_ID), hex = source_bytes(row, DEVICE_KEY);
     unsigned char key[256];
-    const char *reason = NULL;
     size_t size = 0;
 
-    if (!import_is_did(did) || device.at == NULL || !param_is_device(device))
-        reason = "has no DID, or no device id";
-    else if (hex.at == NULL || crypto_hex_decode(hex, key, sizeof key, &size) < 0 || size == 0)
-        reason = "has no signature key: it registers again";
-    import_fate(run, CATBIRD_DEVICES, reason, 1);
-    if (reason != NULL)
-        return 0;
-    return import_step_maybe(run, &import_put_device, CATBIRD_DEVICES,
-        VALUES(VALUE_TEXT(did), VALUE_TEXT(device),
-            VALUE_TEXT(import_or_empty(source_bytes(row, DEVICE_NAME))), VALUE_BLOB(key, size),
+    if (!is_did(did) || device.at == NULL || !param_is_device(device))
+        return import_fate(run, CATBIRD_DEVICES, "has no DID, or no device id", 1);
+    if (hex.at == NULL || crypto_hex_decode(hex, key, sizeof key, &size) < 0 || size == 0)
+        return import_fate(run, CATBIRD_DEVICES, "has no signature key: it registers again", 1);
+    return import_step(run, CATBIRD_DEVICES, &import_put_device, SQL_ROWS_ANY,
+        VALUES(VALUE_TEXT(did), VALUE_TEXT(device), VALUE_TEXT(source_bytes(row, DEVICE_NAME)),
+            VALUE_BLOB(key, size),
             VALUE_INT(source_int_or(row, DEVICE_CREATED, run->import->now_ms))));
 }
 
@@ -67,8 +73,7 @@ static bool find_device(struct package *package, struct span said)
 
 /* Returns the end of its lifetime as the package or the row says it, whichever is earlier. An
  * endless one is cut to the longest that an upload may have. */
-static int64_t find_end(
-    const struct mls_key_package *package, const struct pg_result *row, int64_t now_s)
+static int64_t find_end(const struct mls_key_package *package, const PGresult *row, int64_t now_s)
 {
     uint64_t end_s = package->leaf.not_after_s;
     int64_t end_s_max = now_s + PACKAGE_SPAN_S_MAX;
@@ -79,14 +84,13 @@ static int64_t find_end(
     return row_end_s < end_s_max ? row_end_s : end_s_max;
 }
 
-static const char *check_package(
-    struct package *package, const struct pg_result *row, int64_t now_s)
+static const char *check_package(struct package *package, const PGresult *row, int64_t now_s)
 {
     struct span bytes = source_bytes(row, PACKAGE_BYTES);
 
     package->did = mls_identity_did(source_bytes(row, PACKAGE_OWNER), NULL);
-    package->is_used = !source_is_null(row, PACKAGE_USED);
-    if (!import_is_did(package->did))
+    package->is_used = source_bytes(row, PACKAGE_USED).at != NULL;
+    if (!is_did(package->did))
         return "has no DID";
     if (bytes.size == 0 || bytes.size > KEY_PACKAGE_SIZE_MAX ||
         mls_key_package_read(bytes, &package->read) != NULL)
@@ -106,7 +110,7 @@ static const char *check_package(
     return package->ref_size == 0 ? "cannot be hashed" : NULL;
 }
 
-static int on_package(void *data, const struct pg_result *row)
+static int on_package(void *data, const PGresult *row)
 {
     struct import_run *run = data;
     int64_t now_s = run->import->now_ms / 1000;
@@ -114,11 +118,10 @@ static int on_package(void *data, const struct pg_result *row)
     const char *reason = check_package(&package, row, now_s);
     bool is_consumed;
 
-    import_fate(run, CATBIRD_PACKAGES, reason, 1);
     if (reason != NULL)
-        return 0;
+        return import_fate(run, CATBIRD_PACKAGES, reason, 1);
     is_consumed = package.is_used && !package.read.is_last_resort;
-    return import_step_maybe(run, &import_put_package, CATBIRD_PACKAGES,
+    return import_step(run, CATBIRD_PACKAGES, &import_put_package, SQL_ROWS_ANY,
         VALUES(VALUE_BLOB(package.ref, package.ref_size), VALUE_TEXT(package.did),
             VALUE_TEXT(package.device), VALUE_INT(package.read.suite),
             VALUE_BYTES(package.read.bytes), VALUE_INT(package.not_after_s),
@@ -126,10 +129,110 @@ static int on_package(void *data, const struct pg_result *row)
             /* A lease of the other server is lost. */
             VALUE_INT(is_consumed ? PACKAGE_CONSUMED : PACKAGE_FREE), VALUE_INT(package.is_used),
             VALUE_INT(source_int_or(row, PACKAGE_CREATED, run->import->now_ms) / 1000),
-            VALUE_INT_IF(package.is_used, source_int(row, PACKAGE_USED) / 1000)));
+            VALUE_INT_IF(package.is_used, source_int_or(row, PACKAGE_USED, 0) / 1000)));
 }
 
 int import_packages(struct import_run *run)
 {
     return source_each(run, CATBIRD_PACKAGES, NULL, NULL, on_package, run);
+}
+
+/* ---- Welcomes ------------------------------------------------------------------------------- */
+
+/* Returns the reference that the row names, if the Welcome has it; else the Welcome's only one,
+ * else the row's. False: there is none. */
+static bool find_ref(const struct mls_message *welcome, struct span said_hex,
+    unsigned char ref[MLS_REFERENCE_SIZE_MAX], size_t *ret_size)
+{
+    struct mls_reader list = mls_reader_of(welcome->secrets);
+    struct span reference, first = { NULL, 0 };
+
+    *ret_size = 0;
+    if (said_hex.at != NULL &&
+        crypto_hex_decode(said_hex, ref, MLS_REFERENCE_SIZE_MAX, ret_size) < 0)
+        *ret_size = 0;
+    while (mls_welcome_next(&list, &reference)) {
+        if (first.at == NULL)
+            first = reference;
+        if (*ret_size > 0 && reference.size == *ret_size &&
+            memcmp(reference.at, ref, *ret_size) == 0)
+            return true;
+    }
+    if (first.at != NULL && first.size <= MLS_REFERENCE_SIZE_MAX &&
+        (welcome->secret_count == 1 || *ret_size == 0)) {
+        memcpy(ref, first.at, first.size);
+        *ret_size = first.size;
+    }
+    return *ret_size > 0;
+}
+
+static const char *skip_welcome(const struct import_convo *convo, const PGresult *row,
+    struct mls_message *ret_welcome, const struct import_person **ret_person)
+{
+    struct span bytes = source_bytes(row, TO_BYTES);
+
+    if (source_int_or(row, TO_IS_CONSUMED, 0) != 0)
+        return "was used";
+    if (bytes.size == 0 || bytes.size > WELCOME_SIZE_MAX ||
+        mls_message_read(bytes, ret_welcome) != NULL || ret_welcome->wire != MLS_WELCOME)
+        return "is no Welcome";
+    *ret_person = import_person_find(convo, mls_identity_did(source_bytes(row, TO_WHOM), NULL));
+    if (*ret_person == NULL || !(*ret_person)->is_in)
+        return "is for somebody who is no member";
+    return NULL;
+}
+
+/* Stores the Welcome at a place in the log that its recipient, a member since join_seq, can see. */
+static int put_welcome_bytes(
+    struct import_convo *convo, struct span bytes, int64_t created_ms, uint64_t join_seq)
+{
+    unsigned char hash[32];
+    int64_t part = convo->welcome_part;
+
+    crypto_sha256(bytes.at, bytes.size, hash);
+    if (part > 0 && memcmp(hash, convo->welcome_hash, sizeof hash) == 0 &&
+        convo->welcome_seq >= join_seq)
+        return 0;
+    memcpy(convo->welcome_hash, hash, sizeof hash);
+    convo->welcome_seq = join_seq;
+    convo->welcome_part++;
+    return import_step(convo->run, IMPORT_NO_TABLE, &import_put_welcome, 1,
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq), VALUE_INT(part),
+            VALUE_BYTES(bytes), VALUE_INT(created_ms)));
+}
+
+static int on_welcome(void *data, const PGresult *row)
+{
+    struct import_convo *convo = data;
+    struct import_run *run = convo->run;
+    struct span device, did = mls_identity_did(source_bytes(row, TO_WHOM), &device);
+    struct span why = source_bytes(row, TO_WHY);
+    unsigned char ref[MLS_REFERENCE_SIZE_MAX];
+    struct mls_message welcome;
+    const struct import_person *person = NULL;
+    const char *reason = skip_welcome(convo, row, &welcome, &person);
+    size_t ref_size;
+    int rc;
+
+    if (reason == NULL && !find_ref(&welcome, source_bytes(row, TO_REF), ref, &ref_size))
+        reason = "names no key package";
+    if (reason != NULL)
+        return import_fate(run, CATBIRD_WELCOMES, reason, 1);
+    rc = put_welcome_bytes(convo, source_bytes(row, TO_BYTES),
+        source_int_or(row, TO_CREATED, run->import->now_ms), person->join_seq);
+    if (rc < 0)
+        return rc;
+    tr_assert(convo->welcome_part > 0);
+    return import_step(run, CATBIRD_WELCOMES, &import_put_target, SQL_ROWS_ANY,
+        VALUES(VALUE_TEXT(convo->id), VALUE_INT(convo->welcome_seq),
+            VALUE_INT(convo->welcome_part - 1), VALUE_BLOB(ref, ref_size), VALUE_TEXT(did),
+            VALUE_TEXT(device.size > DEVICE_SIZE_MAX ? SPAN("") : device),
+            VALUE_INT(why.size > 0 ? WELCOME_INVALID : WELCOME_WAITING),
+            VALUE_INT(run->import->now_ms), VALUE_TEXT(why)));
+}
+
+int import_welcomes(struct import_convo *convo)
+{
+    return source_each(
+        convo->run, CATBIRD_WELCOMES, convo->id.at, "md5(welcome_data), 2", on_welcome, convo);
 }

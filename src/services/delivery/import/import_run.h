@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import_run.h: the common parts of an import: the source (import_source.c), the unit that is being
- * filled and the fate of every row (import_run.c), one conversation (import_convo.c: its row,
- * policy and members; import_log.c: its messages; import_welcome.c), key packages and devices
- * (import_package.c). */
+/* import_run.h: the common parts of an import: the run, its unit and the fate of every row
+ * (import.c), the source (import_source.c), one conversation (import_convo.c: its row, policy and
+ * members; import_log.c: its messages), key packages, devices and Welcomes (import_package.c). */
 #ifndef SERVICES_DELIVERY_IMPORT_IMPORT_RUN_H
 #define SERVICES_DELIVERY_IMPORT_IMPORT_RUN_H
+
+#include <libpq-fe.h>
 
 #include "services/common/step.h"
 #include "services/delivery/convo/act.h"
@@ -13,7 +14,7 @@
 #include "services/delivery/import/import_tables.h"
 #include "services/delivery/mls/mls_message.h"
 
-enum { IMPORT_FATES_MAX = 96 };
+enum { IMPORT_FATES_MAX = 16 }; /* of a table */
 /* Bounds of a unit. Small conversations share one, so that not each costs a COMMIT. */
 enum { IMPORT_STEPS_MAX = 1000, IMPORT_BYTES_MAX = 1 << 20 };
 
@@ -21,34 +22,27 @@ struct import_run {
     const struct delivery_import *import;
     char *why;
     size_t why_size;
-    /* the source: libpq's connection, and the tables and columns it has */
-    struct pg_conn *pg;
+    /* the source, and the tables and columns it has */
+    PGconn *pg;
     bool has_table[CATBIRD_TABLES];
     char types[CATBIRD_TABLES][IMPORT_COLUMNS_MAX][40]; /* empty: no such column */
     /* the unit that is being filled; NULL: none */
     struct sql_unit *unit;
     uint32_t unit_steps;
     size_t unit_bytes;
-    struct { /* steps of the unit that change nothing if the row is there already */
-        uint32_t step;
-        enum import_table table;
-    } maybe[IMPORT_STEPS_MAX];
-    uint32_t maybe_count;
-    /* the fate of every row */
-    struct {
-        enum import_table table;
-        const char *reason; /* NULL: imported */
+    enum import_table tables[IMPORT_STEPS_MAX]; /* each step imports a row of this table */
+    int64_t last_changed; /* rows that the last step of the last unit changed */
+    struct import_fate {
+        const char *reason; /* NULL: imported; always the first */
         uint64_t rows;
-    } fates[IMPORT_FATES_MAX];
-    uint32_t fate_count;
+    } fates[CATBIRD_TABLES][IMPORT_FATES_MAX];
     /* conversations */
     uint64_t imported; /* by an earlier run */
     uint64_t done, total;
 };
 
-/* Counts rows of a table as imported (reason NULL) or skipped. Reasons are literals. */
-void import_fate(
-    struct import_run *run, enum import_table table, const char *reason, uint64_t rows);
+/* Counts rows of a table as imported (reason NULL) or skipped. Reasons are literals. Returns 0. */
+int import_fate(struct import_run *run, enum import_table table, const char *reason, uint64_t rows);
 /* Reports a finding; an empty subject is the source. */
 void import_finding(struct import_run *run, struct span subject, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -57,13 +51,11 @@ int import_fail(struct import_run *run, int rc, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Adds a step that must change `rows` rows to the unit, and writes the unit if it has become large.
- */
-int import_step(struct import_run *run, const struct sql_statement *statement, int64_t rows,
-    const struct step_value *values, size_t count);
-/* Does the same for an INSERT that may find its row: then a row of the table that was counted as
- * imported counts as existing. */
-int import_step_maybe(struct import_run *run, const struct sql_statement *statement,
-    enum import_table table, const struct step_value *values, size_t count);
+ * A step that imports a row of `table` counts it: as imported, or, if an INSERT found its row, as
+ * existing. */
+int import_step(struct import_run *run, enum import_table table,
+    const struct sql_statement *statement, int64_t rows, const struct step_value *values,
+    size_t count);
 #define VALUES(...)                                                                                \
     (const struct step_value[]){ __VA_ARGS__ },                                                    \
         sizeof((const struct step_value[]){ __VA_ARGS__ }) / sizeof(struct step_value)
@@ -75,38 +67,34 @@ int import_flush(struct import_run *run); /* writes the unit */
 
 /* ---- the source ------------------------------------------------------------------------------ */
 
-/* One transaction (REPEATABLE READ, READ ONLY) from open to close sees one moment of a foreign
- * PostgreSQL. Opening examines its tables: a missing needed column fails, an unknown one is a
- * finding. All calls block; one thread. They set `why`. */
+/* One transaction (REPEATABLE READ, READ ONLY) from the opening to PQfinish sees one moment of a
+ * foreign PostgreSQL. Opening examines its tables: a missing needed column fails, an unknown one is
+ * a finding. All calls block; one thread. They set `why`. */
 int source_open(struct import_run *run);
-void source_close(struct import_run *run); /* also if it is not open */
 
-struct pg_result;                         /* libpq's */
-void source_free(struct pg_result *rows); /* NULL is fine */
-uint32_t source_rows(const struct pg_result *rows);
-/* Returns a value; {NULL, 0} if it is NULL. A zero follows the bytes. */
-struct span source_bytes_at(const struct pg_result *rows, uint32_t row, uint32_t column);
+/* Returns a value; {NULL, 0} if it is NULL or there is no such row. A zero follows the bytes. */
+struct span source_bytes_at(const PGresult *rows, int row, int column);
 /* Return a value of the first row. */
-struct span source_bytes(const struct pg_result *row, uint32_t column);
-bool source_is_null(const struct pg_result *row, uint32_t column);
-int64_t source_int_or(const struct pg_result *row, uint32_t column, int64_t fallback); /* of NULL */
-int64_t source_int(const struct pg_result *row, uint32_t column); /* 0 if it is NULL */
+static inline struct span source_bytes(const PGresult *row, int column)
+{
+    return source_bytes_at(row, 0, column);
+}
+int64_t source_int_or(const PGresult *row, int column, int64_t fallback); /* of NULL */
 
 /* Asks for few rows, of bigint, text or bytea. A NULL value: the statement has none. */
-int source_ask(
-    struct import_run *run, const char *text, const char *value, struct pg_result **ret_rows);
+int source_ask(struct import_run *run, const char *text, const char *value, PGresult **ret_rows);
 int source_number(struct import_run *run, const char *text, const char *value, int64_t *ret_number);
 /* Counts the rows of a table that are of this conversation; NULL: all rows. */
 int source_count(
     struct import_run *run, enum import_table table, const char *convo, int64_t *ret_rows);
 /* Selects the row of a conversation from a table. No row if the source has no such table. */
 int source_first(
-    struct import_run *run, enum import_table table, const char *convo, struct pg_result **ret_row);
+    struct import_run *run, enum import_table table, const char *convo, PGresult **ret_row);
 /* Selects rows of a table, of one conversation or (NULL) all. They come one at a time and are gone
  * after their callback, so memory does not depend on their number. `order` are numbers of columns
- * from 1 on. The callback returns 0, or a negative code that ends the select; it must not select.
- * No rows if the source has no such table. */
-typedef int (*source_row_fn)(void *data, const struct pg_result *row);
+ * from 1 on. The callback returns 0, or a negative code that ends the run; it must not select. No
+ * rows if the source has no such table. */
+typedef int (*source_row_fn)(void *data, const PGresult *row);
 int source_each(struct import_run *run, enum import_table table, const char *convo,
     const char *order, source_row_fn on_row, void *data);
 
@@ -133,25 +121,22 @@ struct import_point {
     bool is_leave;
 };
 
-enum { IMPORT_RECENT_MAX = 1024 };
+enum { IMPORT_RECENT_MAX = 1024, IMPORT_BASES_MAX = 1 << 24 };
 
 struct import_convo {
     struct import_run *run;
     struct span id; /* a zero follows */
-    /* its row and its policy in the source */
-    struct pg_result *row, *policy;
+    PGresult *row;  /* in the source */
     int64_t created_ms;
     int64_t source_epoch;
     struct span suite, group_info; /* either may be absent */
     uint64_t group_info_epoch;
     struct buffer group_id; /* of the group of its messages; empty: not known */
-    /* its members: persons[i] is roster.members[i] */
+    /* its members */
     struct roster roster;
-    struct import_person *persons;
-    uint32_t person_capacity;
-    struct import_point *points;
-    uint32_t point_count;
-    uint32_t point_next;
+    struct buffer persons;            /* of import_person; the nth is the roster's nth */
+    struct buffer points;             /* of import_point, sorted */
+    struct import_point *point, *end; /* those that the log has not reached */
     /* its log */
     uint64_t epoch_max; /* the server never reached a higher one */
     uint64_t epoch;     /* the highest that a member is known to have reached */
@@ -160,8 +145,7 @@ struct import_convo {
     uint64_t first_seq, last_seq;
     int64_t newest_ms;
     unsigned char chain[32];
-    uint64_t *bases; /* base epochs of winning commits, sorted */
-    uint32_t base_count, base_capacity;
+    struct buffer bases;                /* uint64_t: base epochs of winning commits, sorted */
     uint64_t recent[IMPORT_RECENT_MAX]; /* seqs of the newest application messages: a ring */
     uint64_t recent_count;
     uint64_t moved, missing, lost, unreadable, unreached, former;
@@ -177,19 +161,14 @@ int import_convo(struct import_run *run, struct span id, bool is_begun);
 /* Imports the log, and sets join_seq, leave_seq and read_seq of all members. */
 int import_log(struct import_convo *convo);
 int import_welcomes(struct import_convo *convo);
+static inline struct import_person *import_person(const struct import_convo *convo, size_t n)
+{
+    return (struct import_person *)(void *)convo->persons.bytes + n;
+}
 /* Finds a member by DID. NULL: there is none. */
 struct import_person *import_person_find(const struct import_convo *convo, struct span did);
 
-/* ---- the rest ------------------------------------------------------------------------------- */
-
 int import_devices(struct import_run *run);
 int import_packages(struct import_run *run);
-bool import_is_did(struct span did);
-/* Returns the name of a conversation's mark in the audit log. */
-enum { IMPORT_MARK_SIZE = ACT_CONVO_SIZE_MAX + 8 };
-struct span import_mark(struct span convo, char mark[IMPORT_MARK_SIZE]);
-/* An empty text, or one that is not there, as one and as the other. */
-struct span import_or_empty(struct span text);
-struct span import_or_absent(struct span text);
 
 #endif

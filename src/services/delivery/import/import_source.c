@@ -5,7 +5,6 @@
  *
  * Every result is binary, so the select casts every column to bigint, text or bytea. source_each
  * selects in single-row mode: the server streams, and one row is in memory at a time. */
-#include <libpq-fe.h>
 #include <stdio.h>
 
 #include <troupe/error.h>
@@ -22,37 +21,15 @@ const struct source_table import_tables[CATBIRD_TABLES] = { IMPORT_TABLES(TABLE_
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-void source_free(struct pg_result *rows)
+struct span source_bytes_at(const PGresult *rows, int row, int column)
 {
-    PQclear(rows);
-}
-
-uint32_t source_rows(const struct pg_result *rows)
-{
-    return rows == NULL ? 0 : (uint32_t)PQntuples(rows);
-}
-
-struct span source_bytes_at(const struct pg_result *rows, uint32_t row, uint32_t column)
-{
-    tr_assert(row < source_rows(rows));
-    tr_assert((int)column < PQnfields(rows));
-    if (PQgetisnull(rows, (int)row, (int)column) != 0)
+    tr_assert(rows == NULL || column < PQnfields(rows));
+    if (row >= PQntuples(rows) || PQgetisnull(rows, row, column) != 0)
         return (struct span){ NULL, 0 };
-    return (struct span){ PQgetvalue(rows, (int)row, (int)column),
-        (size_t)PQgetlength(rows, (int)row, (int)column) };
+    return (struct span){ PQgetvalue(rows, row, column), (size_t)PQgetlength(rows, row, column) };
 }
 
-struct span source_bytes(const struct pg_result *row, uint32_t column)
-{
-    return source_bytes_at(row, 0, column);
-}
-
-bool source_is_null(const struct pg_result *row, uint32_t column)
-{
-    return source_bytes(row, column).at == NULL;
-}
-
-int64_t source_int_or(const struct pg_result *row, uint32_t column, int64_t fallback)
+int64_t source_int_or(const PGresult *row, int column, int64_t fallback)
 {
     struct span bytes = source_bytes(row, column);
     uint64_t value = 0;
@@ -64,11 +41,6 @@ int64_t source_int_or(const struct pg_result *row, uint32_t column, int64_t fall
     return (int64_t)value;
 }
 
-int64_t source_int(const struct pg_result *row, uint32_t column)
-{
-    return source_int_or(row, column, 0);
-}
-
 /* ---- statements ----------------------------------------------------------------------------- */
 
 static int source_fail(struct import_run *run, const char *message)
@@ -76,29 +48,23 @@ static int source_fail(struct import_run *run, const char *message)
     return import_fail(run, TR_EIO, "the database to import from: %s", message);
 }
 
-int source_ask(
-    struct import_run *run, const char *text, const char *value, struct pg_result **ret_rows)
+int source_ask(struct import_run *run, const char *text, const char *value, PGresult **ret_rows)
 {
-    PGresult *rows =
-        PQexecParams(run->pg, text, value == NULL ? 0 : 1, NULL, &value, NULL, NULL, 1);
-
+    *ret_rows = PQexecParams(run->pg, text, value == NULL ? 0 : 1, NULL, &value, NULL, NULL, 1);
+    if (PQresultStatus(*ret_rows) == PGRES_TUPLES_OK)
+        return 0;
+    PQclear(*ret_rows);
     *ret_rows = NULL;
-    if (PQresultStatus(rows) != PGRES_TUPLES_OK) {
-        PQclear(rows);
-        return source_fail(run, PQerrorMessage(run->pg));
-    }
-    *ret_rows = rows;
-    return 0;
+    return source_fail(run, PQerrorMessage(run->pg));
 }
 
 int source_number(struct import_run *run, const char *text, const char *value, int64_t *ret_number)
 {
-    struct pg_result *row;
+    PGresult *row;
     int rc = source_ask(run, text, value, &row);
 
-    if (rc == 0)
-        *ret_number = source_int(row, 0);
-    source_free(row);
+    *ret_number = source_int_or(row, 0, 0);
+    PQclear(row);
     return rc;
 }
 
@@ -115,17 +81,7 @@ int source_count(
     return source_number(run, text, convo, ret_rows);
 }
 
-/* Cancels the rest of the rows. */
-static void source_cancel(struct import_run *run)
-{
-    PGcancel *cancel = PQgetCancel(run->pg);
-    char error[64];
-
-    if (cancel != NULL)
-        (void)PQcancel(cancel, error, sizeof error);
-    PQfreeCancel(cancel);
-}
-
+/* After a failure the run ends and closes the connection, so the rest of the rows stays unread. */
 static int source_stream(
     struct import_run *run, const char *text, const char *value, source_row_fn on_row, void *data)
 {
@@ -135,27 +91,19 @@ static int source_stream(
     if (PQsendQueryParams(run->pg, text, value == NULL ? 0 : 1, NULL, &value, NULL, NULL, 1) != 1 ||
         PQsetSingleRowMode(run->pg) != 1)
         return source_fail(run, PQerrorMessage(run->pg));
-    while ((row = PQgetResult(run->pg)) != NULL) {
+    while (rc == 0 && (row = PQgetResult(run->pg)) != NULL) {
         ExecStatusType status = PQresultStatus(row);
 
-        if (rc == 0 && status == PGRES_SINGLE_TUPLE) {
+        if (status == PGRES_SINGLE_TUPLE)
             rc = on_row(data, row);
-            if (rc < 0)
-                source_cancel(run);
-        } else if (rc == 0 && status != PGRES_TUPLES_OK) {
+        else if (status != PGRES_TUPLES_OK)
             rc = source_fail(run, PQresultErrorMessage(row));
-        }
         PQclear(row);
     }
     return rc;
 }
 
 /* ---- selects of a table ---------------------------------------------------------------------- */
-
-static bool is_bytea(const char *type)
-{
-    return strcmp(type, "bytea") == 0;
-}
 
 static bool has_moments(const char *type)
 {
@@ -166,54 +114,45 @@ static bool has_moments(const char *type)
 /* `type` is the column's in the source; empty: there is none. */
 static void put_column(struct buffer *text, const struct source_column *column, const char *type)
 {
-    static const char *const types[] = { [SOURCE_TEXT] = "text",
-        [SOURCE_INT] = "bigint",
-        [SOURCE_FLAG] = "bigint",
-        [SOURCE_TIME] = "bigint",
-        [SOURCE_BYTES] = "bytea",
-        [SOURCE_HEX] = "text" };
+    static const struct {
+        const char *type, *before, *behind;
+    } casts[] = {
+        [SOURCE_TEXT] = { "text", "", "::text" },
+        [SOURCE_INT] = { "bigint", "", "::bigint" },
+        [SOURCE_FLAG] = { "bigint", "", "::int::bigint" },
+        [SOURCE_TIME] = { "bigint", "(EXTRACT(EPOCH FROM ", "::timestamptz) * 1000)::bigint" },
+        [SOURCE_BYTES] = { "bytea", "", "::bytea" },
+        [SOURCE_HEX] = { "text", "ltrim(", "::text, '\\x')" },
+    };
+    bool is_number = column->type == SOURCE_TIME && !has_moments(type);
+    enum source_type cast = is_number ? SOURCE_INT : column->type;
 
     if (type[0] == '\0')
-        buffer_format(text, "NULL::%s", types[column->type]);
-    else if (column->type == SOURCE_TIME && has_moments(type))
-        buffer_format(
-            text, "(EXTRACT(EPOCH FROM \"%s\"::timestamptz) * 1000)::bigint", column->name);
-    else if (column->type == SOURCE_FLAG)
-        buffer_format(text, "\"%s\"::int::bigint", column->name);
-    else if (column->type == SOURCE_HEX && is_bytea(type))
-        buffer_format(text, "encode(\"%s\", 'hex')", column->name);
+        buffer_format(text, "NULL::%s", casts[cast].type);
     else
-        buffer_format(text, "\"%s\"::%s", column->name, types[column->type]);
-}
-
-static int put_select(struct import_run *run, enum import_table index, const char *convo,
-    const char *order, struct buffer *text)
-{
-    const struct source_table *table = &import_tables[index];
-
-    tr_assert(run->has_table[index]);
-    for (uint32_t c = 0; table->columns[c].name != NULL; c++) {
-        buffer_text(text, c == 0 ? "SELECT " : ", ");
-        put_column(text, &table->columns[c], run->types[index][c]);
-    }
-    buffer_format(text, " FROM %s", table->name);
-    if (convo != NULL)
-        buffer_format(text, " WHERE %s::text = $1", table->columns[0].name);
-    if (order != NULL)
-        buffer_format(text, " ORDER BY %s", order);
-    return buffer_append(text, "", 1);
+        buffer_format(text, "%s\"%s\"%s", casts[cast].before, column->name, casts[cast].behind);
 }
 
 /* Streams the rows to `on_row`, or (NULL) keeps them as *ret_rows. */
-static int source_select(struct import_run *run, enum import_table table, const char *convo,
-    const char *order, source_row_fn on_row, void *data, struct pg_result **ret_rows)
+static int source_select(struct import_run *run, enum import_table index, const char *convo,
+    const char *order, source_row_fn on_row, void *data, PGresult **ret_rows)
 {
+    const struct source_table *table = &import_tables[index];
     struct buffer text = { 0 };
     int rc;
 
-    if (!run->has_table[table])
+    if (!run->has_table[index])
         return 0;
-    rc = put_select(run, table, convo, order, &text);
+    for (uint32_t c = 0; table->columns[c].name != NULL; c++) {
+        buffer_text(&text, c == 0 ? "SELECT " : ", ");
+        put_column(&text, &table->columns[c], run->types[index][c]);
+    }
+    buffer_format(&text, " FROM %s", table->name);
+    if (convo != NULL)
+        buffer_format(&text, " WHERE %s::text = $1", table->columns[0].name);
+    if (order != NULL)
+        buffer_format(&text, " ORDER BY %s", order);
+    rc = buffer_append(&text, "", 1);
     if (rc == 0)
         rc = on_row == NULL ? source_ask(run, text.bytes, convo, ret_rows)
                             : source_stream(run, text.bytes, convo, on_row, data);
@@ -222,7 +161,7 @@ static int source_select(struct import_run *run, enum import_table table, const 
 }
 
 int source_first(
-    struct import_run *run, enum import_table table, const char *convo, struct pg_result **ret_row)
+    struct import_run *run, enum import_table table, const char *convo, PGresult **ret_row)
 {
     *ret_row = NULL;
     return source_select(run, table, convo, NULL, NULL, NULL, ret_row);
@@ -245,25 +184,11 @@ static int find_table(struct span name)
     return -1;
 }
 
-static bool is_ignored(const struct source_table *table, struct span name)
+static void learn_column(struct import_run *run, int index, struct span name, struct span type)
 {
+    const struct source_table *table = &import_tables[index];
     char word[80];
 
-    if (name.size > sizeof word - 3)
-        return false;
-    (void)snprintf(word, sizeof word, " %.*s ", (int)name.size, name.at);
-    return strstr(table->ignored, word) != NULL;
-}
-
-static void learn_column(
-    struct import_run *run, struct span table_name, struct span name, struct span type)
-{
-    int index = find_table(table_name);
-    const struct source_table *table;
-
-    if (index < 0)
-        return;
-    table = &import_tables[index];
     run->has_table[index] = true;
     for (uint32_t c = 0; table->columns[c].name != NULL; c++)
         if (span_is(name, table->columns[c].name)) {
@@ -271,83 +196,73 @@ static void learn_column(
                 run->types[index][c], sizeof run->types[index][c], "%.*s", (int)type.size, type.at);
             return;
         }
-    if (!is_ignored(table, name))
+    (void)snprintf(word, sizeof word, " %.*s ", (int)name.size, name.at);
+    if (strstr(table->ignored, word) == NULL)
         import_finding(run, SPAN(""), "the column %s.%.*s is not known here: it is not read",
             table->name, (int)name.size, name.at);
 }
 
-static int check_column(
-    struct import_run *run, const struct source_table *table, uint32_t c, const char *type)
-{
-    const struct source_column *column = &table->columns[c];
-
-    if (type[0] == '\0' && column->is_needed)
-        return import_fail(run, TR_ENOENT,
-            "the table %s has no column %s: this is a Catbird schema that this program does not "
-            "know",
-            table->name, column->name);
-    if (type[0] == '\0')
-        import_finding(run, SPAN(""), "the table %s has no column %s: it counts as empty",
-            table->name, column->name);
-    else if (column->type == SOURCE_BYTES && !is_bytea(type))
-        return import_fail(run, TR_EUNSUPPORTED,
-            "the column %s.%s is %s, and only bytea can be read", table->name, column->name, type);
-    return 0;
-}
-
-static int check_table(struct import_run *run, enum import_table index)
+static int check_table(struct import_run *run, int index)
 {
     const struct source_table *table = &import_tables[index];
-    int rc = 0;
 
     if (!run->has_table[index] && table->is_needed)
         return import_fail(run, TR_ENOENT,
             "there is no table %s to read: is this the database of a Catbird server, and may this "
             "user read it?",
             table->name);
-    for (uint32_t c = 0; rc == 0 && run->has_table[index] && table->columns[c].name != NULL; c++)
-        rc = check_column(run, table, c, run->types[index][c]);
-    return rc;
+    for (uint32_t c = 0; run->has_table[index] && table->columns[c].name != NULL; c++) {
+        const struct source_column *column = &table->columns[c];
+        const char *type = run->types[index][c];
+
+        if (type[0] == '\0' && column->is_needed)
+            return import_fail(run, TR_ENOENT,
+                "the table %s has no column %s: this is a Catbird schema that this program does "
+                "not know",
+                table->name, column->name);
+        if (type[0] == '\0')
+            import_finding(run, SPAN(""), "the table %s has no column %s: it counts as empty",
+                table->name, column->name);
+        else if (column->type == SOURCE_BYTES && strcmp(type, "bytea") != 0)
+            return import_fail(run, TR_EUNSUPPORTED,
+                "the column %s.%s is %s, and only bytea can be read", table->name, column->name,
+                type);
+    }
+    return 0;
 }
 
-/* Reads information_schema. */
+/* Reads information_schema. A table without a column that this user may read counts as missing. */
 static int learn_tables(struct import_run *run)
 {
-    struct pg_result *columns = NULL, *tables = NULL;
+    PGresult *columns;
     int rc = source_ask(run,
-        "SELECT c.table_name::text, c.column_name::text, c.data_type::text"
-        " FROM information_schema.columns c JOIN information_schema.tables t"
+        "SELECT t.table_name::text, c.column_name::text, c.data_type::text"
+        " FROM information_schema.tables t LEFT JOIN information_schema.columns c"
         " ON t.table_schema = c.table_schema AND t.table_name = c.table_name"
-        " WHERE c.table_schema = current_schema() AND t.table_type = 'BASE TABLE'"
+        " WHERE t.table_schema = current_schema() AND t.table_type = 'BASE TABLE'"
         " ORDER BY 1, 2",
         NULL, &columns);
 
-    if (rc == 0)
-        rc = source_ask(run,
-            "SELECT table_name::text FROM information_schema.tables"
-            " WHERE table_schema = current_schema() AND table_type = 'BASE TABLE' ORDER BY 1",
-            NULL, &tables);
-    for (uint32_t i = 0; rc == 0 && i < source_rows(columns); i++)
-        learn_column(run, source_bytes_at(columns, i, 0), source_bytes_at(columns, i, 1),
-            source_bytes_at(columns, i, 2));
-    for (uint32_t i = 0; rc == 0 && i < source_rows(tables); i++)
-        if (find_table(source_bytes_at(tables, i, 0)) < 0)
-            import_finding(
-                run, SPAN(""), "the table %s is not imported", source_bytes_at(tables, i, 0).at);
+    for (int i = 0; rc == 0 && i < PQntuples(columns); i++) {
+        struct span table = source_bytes_at(columns, i, 0), name = source_bytes_at(columns, i, 1);
+        int index = find_table(table);
+
+        if (index >= 0 && name.at != NULL)
+            learn_column(run, index, name, source_bytes_at(columns, i, 2));
+        else if (index < 0 && (i == 0 || !span_equal(table, source_bytes_at(columns, i - 1, 0))))
+            import_finding(run, SPAN(""), "the table %s is not imported", table.at);
+    }
     for (int table = 0; rc == 0 && table < CATBIRD_TABLES; table++)
-        rc = check_table(run, (enum import_table)table);
-    source_free(columns);
-    source_free(tables);
+        rc = check_table(run, table);
+    PQclear(columns);
     return rc;
 }
-
-/* ---- open and close ------------------------------------------------------------------------- */
 
 int source_open(struct import_run *run)
 {
     static const char *const commands[] = { "SET statement_timeout = 0",
         "SET idle_in_transaction_session_timeout = 0", "SET timezone = 'UTC'",
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" };
+        "SET bytea_output = 'hex'", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" };
     bool is_open;
 
     run->pg = PQconnectdb(run->import->from);
@@ -362,9 +277,4 @@ int source_open(struct import_run *run)
         return import_fail(
             run, TR_EIO, "the database to import from cannot be read: %s", PQerrorMessage(run->pg));
     return learn_tables(run);
-}
-
-void source_close(struct import_run *run)
-{
-    PQfinish(run->pg);
 }

@@ -110,7 +110,7 @@ enum source_type {
 #define COLUMN_CONSTANTS(constant, name, columns, ...) enum { columns(COLUMN_CONSTANT) };
 #define TABLE_CONSTANT(constant, ...) constant,
 IMPORT_TABLES(COLUMN_CONSTANTS)
-enum import_table { IMPORT_TABLES(TABLE_CONSTANT) CATBIRD_TABLES };
+enum import_table { IMPORT_TABLES(TABLE_CONSTANT) CATBIRD_TABLES, IMPORT_NO_TABLE = CATBIRD_TABLES };
 /* clang-format on */
 
 enum { IMPORT_COLUMNS_MAX = 10 };

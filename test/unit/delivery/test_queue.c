@@ -7,7 +7,7 @@ enum { REST_NS = 100 };
 
 static void want(struct push_queue *queue, const char *key, const char *value)
 {
-    CHECK_EQ_INT(push_queue_want(queue, span_of(key), span_of(value), 0), 0);
+    CHECK_EQ_INT(push_queue_want(queue, span_of(key), span_of(value)), 0);
 }
 
 /* The next one is this, and done at once; NULL: there is none. */
@@ -28,7 +28,8 @@ static void expect_next(
 
 static void begin(struct push_queue *queue, uint32_t count_max)
 {
-    CHECK_EQ_INT(push_queue_init(queue, REST_NS, count_max, (struct base_siphash_key){ 1, 2 }), 0);
+    *queue = (struct push_queue){ .interval_ns = REST_NS };
+    CHECK_EQ_INT(push_queue_init(queue, count_max, (struct base_siphash_key){ 1, 2 }), 0);
 }
 
 TEST(queue, what_is_new_is_done_at_once_in_order)
@@ -106,10 +107,10 @@ TEST(queue, it_has_room_again_when_what_it_has_rested)
     begin(&queue, 2);
     want(&queue, "a", "1");
     want(&queue, "b", "1");
-    CHECK_EQ_INT(push_queue_want(&queue, SPAN("c"), SPAN("1"), 0), TR_EFULL);
+    CHECK_EQ_INT(push_queue_want(&queue, SPAN("c"), SPAN("1")), TR_EFULL);
     want(&queue, "b", "2"); /* one that is there needs none */
     expect_next(&queue, 1000, "a", "1");
-    CHECK_EQ_INT(push_queue_want(&queue, SPAN("c"), SPAN("1"), 0), TR_EFULL);
+    CHECK_EQ_INT(push_queue_want(&queue, SPAN("c"), SPAN("1")), TR_EFULL);
     push_queue_wake(&queue, 1000 + REST_NS);
     want(&queue, "c", "1");
     expect_next(&queue, 1000 + REST_NS, "b", "2");

@@ -27,7 +27,6 @@
 #include "services/common/step.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
-#include "services/delivery/push/push_store.h"
 #include "sql/unit.h"
 #include "support/metric.h"
 
@@ -39,9 +38,18 @@ enum {
     BOX_MAX = 4096,
 };
 enum { TAG_RESTED = TASKS_MAX };
-enum { ROW_DID, ROW_DEVICE };
-enum { ROW_PLATFORM, ROW_TOKEN };
 static const uint64_t task_limit_ns = TR_SECONDS(10);
+
+enum { ROW_DID, ROW_DEVICE };
+SQL_STATEMENT(push_find_devices,
+    "SELECT t.did, t.device FROM members m JOIN push_tokens t ON t.did = m.did"
+    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> COALESCE($2, '')"
+    " AND (t.did, t.device) > ($4, $5) ORDER BY t.did, t.device LIMIT $3");
+enum { ROW_PLATFORM, ROW_TOKEN };
+SQL_STATEMENT(
+    push_find_token, "SELECT platform, token FROM push_tokens WHERE did = $1 AND device = $2");
+SQL_STATEMENT(
+    push_forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
 
 const char *const push_platforms[PUSH_PLATFORMS + 1] = { "ios", "android", "web", NULL };
 
@@ -71,7 +79,7 @@ struct push_task {
     struct push_item *item;
     struct span convo;       /* of a conversation: its id; into the item's key */
     struct span did, device; /* of a device: likewise */
-    struct buffer value;     /* the item's value at the start; for a device: its token */
+    struct buffer sender;    /* of a conversation: the item's value at the start */
     struct sql_unit *rows;   /* read last */
     struct act *question;    /* which accounts of the rows listen? */
 };
@@ -79,7 +87,6 @@ struct push_task {
 struct push {
     struct delivery *delivery;
     char *url;
-    uint64_t interval_ns;
     struct sql_client sql;
     struct push_queue queue;
     struct push_task tasks[TASKS_MAX];
@@ -89,7 +96,7 @@ struct push {
 /* Wants an item; counts it if there is no room. */
 static void push_want(struct push *push, struct span key, struct span value)
 {
-    if (push_queue_want(&push->queue, key, value, 0) < 0)
+    if (push_queue_want(&push->queue, key, value) < 0)
         metric_add(&metrics[DROPPED], 1);
 }
 
@@ -103,7 +110,7 @@ static uint32_t tag_of(const struct push *push, const struct push_task *task)
 
 static void task_free(struct push_task *task)
 {
-    buffer_free(&task->value);
+    buffer_free(&task->sender);
     sql_unit_destroy(task->rows);
     act_unref(task->question);
     *task = (struct push_task){ .stage = STAGE_NONE };
@@ -138,12 +145,6 @@ static void task_submit(struct push *push, struct tr_context *ctx, struct push_t
     }
 }
 
-/* Returns the task's value, with an address even if it is empty. */
-static struct span value_of(const struct push_task *task)
-{
-    return task->value.size == 0 ? SPAN("") : (struct span){ task->value.bytes, task->value.size };
-}
-
 /* ---- a conversation ------------------------------------------------------------------------- */
 
 /* Reads the devices behind the last one that was read. */
@@ -153,7 +154,8 @@ static void read_devices(struct push *push, struct tr_context *ctx, struct push_
     struct sql_unit *unit = sql_unit_create(0);
 
     UNIT_STEP(unit, &push_find_devices, SQL_ROWS_ANY, VALUE_TEXT(task->convo),
-        VALUE_TEXT(value_of(task)), VALUE_INT(DEVICES_READ_MAX),
+        VALUE_TEXT(((struct span){ task->sender.bytes, task->sender.size })),
+        VALUE_INT(DEVICES_READ_MAX),
         VALUE_TEXT(rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DID)),
         VALUE_TEXT(rows == 0 ? SPAN("") : sql_row_bytes(task->rows, 0, rows - 1, ROW_DEVICE)));
     task_submit(push, ctx, task, unit, STAGE_READ);
@@ -238,23 +240,21 @@ static void token_read(struct push *push, struct tr_context *ctx, struct push_ta
     static const char *const headers[] = { "Content-Type: application/json", NULL };
     struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
-    int64_t platform;
+    uint64_t platform;
     int rc;
 
     if (sql_unit_rows(task->rows, 0) != 1) { /* the device has unregistered it */
         task_end(push, ctx, task);
         return;
     }
-    platform = sql_row_int(task->rows, 0, 0, ROW_PLATFORM);
-    rc = buffer_span(&task->value, sql_row_bytes(task->rows, 0, 0, ROW_TOKEN));
+    platform = (uint64_t)sql_row_int(task->rows, 0, 0, ROW_PLATFORM);
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "token", value_of(task));
-    json_put_text(&writer, "platform", push_platforms[(uint64_t)platform % PUSH_PLATFORMS]);
+    json_put_string(&writer, "token", sql_row_bytes(task->rows, 0, 0, ROW_TOKEN));
+    json_put_text(&writer, "platform", push_platforms[platform % PUSH_PLATFORMS]);
     json_put_string(&writer, "deviceId", task->device);
     json_put_end(&writer);
     task->stage = STAGE_POST;
-    if (rc == 0)
-        rc = body.failed;
+    rc = body.failed;
     if (rc == 0)
         rc = http_client_ask(ctx, push->delivery->push_client,
             &(struct http_client_request){ .method = "POST",
@@ -273,7 +273,7 @@ static void task_forget_token(struct push *push, struct tr_context *ctx, struct 
     struct sql_unit *unit = sql_unit_create(call_key(task->did));
 
     UNIT_STEP(unit, &push_forget_token, SQL_ROWS_ANY, VALUE_TEXT(task->did),
-        VALUE_TEXT(task->device), VALUE_TEXT(value_of(task)));
+        VALUE_TEXT(task->device), VALUE_TEXT(sql_row_bytes(task->rows, 0, 0, ROW_TOKEN)));
     task_submit(push, ctx, task, unit, STAGE_FORGET);
 }
 
@@ -284,12 +284,12 @@ static bool may_try_again(const struct tr_event *event, uint32_t status)
            status >= 500;
 }
 
-/* Queues the item again, unless it is queued already. The item is still in the table while its task
- * runs, so this cannot fail. */
-static void want_again(struct push *push, const struct push_task *task, unsigned tries)
+/* Queues the running item again, unless it is queued already. */
+static void want_again(const struct push_task *task, unsigned tries)
 {
     if (!task->item->is_wanted)
-        (void)push_queue_want(&push->queue, task->item->key, SPAN(""), tries);
+        task->item->tries = tries;
+    task->item->is_wanted = true;
 }
 
 static void task_posted(
@@ -305,7 +305,7 @@ static void task_posted(
     if (status >= 200 && status < 300)
         metric_add(&metrics[SENT], 1);
     else if (may_try_again(event, status) && task->item->tries + 1 < TRIES_MAX)
-        want_again(push, task, task->item->tries + 1);
+        want_again(task, task->item->tries + 1);
     else
         metric_add(&metrics[FAILED], 1);
     task_end(push, ctx, task);
@@ -317,7 +317,7 @@ static void task_forgot_token(struct push *push, struct tr_context *ctx, struct 
 
     metric_add(&metrics[FORGOTTEN], count);
     if (count == 0) /* the device has unregistered or replaced the token: try the new one */
-        want_again(push, task, 0);
+        want_again(task, 0);
     task_end(push, ctx, task);
 }
 
@@ -338,8 +338,7 @@ static void task_start(
 
     tr_assert(task->stage == STAGE_NONE && item->key.size > 0);
     task->item = item;
-    buffer_append(&task->value, item->value.bytes, item->value.size);
-    if (task->value.failed != 0) {
+    if (buffer_append(&task->sender, item->value.bytes, item->value.size) < 0) {
         task_drop(push, ctx, task);
     } else if (item->key.at[0] == 'c') {
         task->convo = (struct span){ at, (size_t)(end - at) };
@@ -359,14 +358,14 @@ static void push_work(struct push *push, struct tr_context *ctx)
     struct push_item *item;
     struct push_task *task;
 
+    uint64_t due_ns, now_ns = tr_now_ns(ctx);
+
     while ((task = free_task(push)) != NULL && (item = push_queue_next(&push->queue)) != NULL)
         task_start(push, ctx, task, item);
-    if (!push->is_timed && push_queue_due_ns(&push->queue) != 0) {
-        uint64_t due_ns = push_queue_due_ns(&push->queue), now_ns = tr_now_ns(ctx);
-
+    due_ns = push_queue_due_ns(&push->queue);
+    if (!push->is_timed && due_ns != 0)
         push->is_timed =
             tr_after(ctx, due_ns > now_ns ? due_ns - now_ns : 1, TAG_RESTED, NULL) == 0;
-    }
 }
 
 static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory)
@@ -427,31 +426,11 @@ static enum tr_next push_event(void *self, struct tr_context *ctx, const struct 
 static int push_begin(void *self, struct tr_context *ctx)
 {
     struct push *push = self;
-    int rc = push_queue_init(&push->queue, push->interval_ns, ITEMS_MAX,
-        (struct base_siphash_key){ tr_random(ctx), tr_random(ctx) });
 
-    if (rc < 0)
-        return rc;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     sql_client_init(&push->sql, push->delivery->sql);
-    return 0;
-}
-
-static void task_clear(struct push *push)
-{
-    for (uint32_t i = 0; i < TASKS_MAX; i++)
-        task_free(&push->tasks[i]);
-    push_queue_fini(&push->queue);
-    if (push->sql.sql != NULL)
-        sql_client_fini(&push->sql);
-}
-
-static void push_finish(void *self)
-{
-    struct push *push = self;
-
-    task_clear(push);
-    base_free(push->url);
+    return push_queue_init(
+        &push->queue, ITEMS_MAX, (struct base_siphash_key){ tr_random(ctx), tr_random(ctx) });
 }
 
 static int push_reset(void *self, enum tr_why why)
@@ -459,11 +438,20 @@ static int push_reset(void *self, enum tr_why why)
     struct push *push = self;
 
     (void)why;
-    task_clear(push);
-    *push = (struct push){
-        .delivery = push->delivery, .url = push->url, .interval_ns = push->interval_ns
-    };
+    for (uint32_t i = 0; i < TASKS_MAX; i++)
+        task_free(&push->tasks[i]);
+    push_queue_fini(&push->queue);
+    sql_client_fini(&push->sql);
+    push->is_timed = false;
     return 0;
+}
+
+static void push_finish(void *self)
+{
+    struct push *push = self;
+
+    (void)push_reset(push, TR_WHY_DONE);
+    base_free(push->url);
 }
 
 static const struct tr_type push_type = {
@@ -495,7 +483,7 @@ int push_start(struct delivery *delivery, const struct config *config)
         &delivery->push_client);
     if (rc < 0)
         return rc;
-    push.interval_ns = config_number(config, CONFIG_DELIVERY_PUSH_INTERVAL);
+    push.queue.interval_ns = config_number(config, CONFIG_DELIVERY_PUSH_INTERVAL);
     push.url = base_strdup(url);
     if (push.url == NULL)
         return TR_ENOMEM;
@@ -527,10 +515,12 @@ void push_free(struct delivery *delivery)
     http_client_stop(&delivery->push_client);
 }
 
-void push_send(const struct delivery *delivery, struct span convo, struct span sender)
+void push_tell(const struct delivery *delivery, struct span convo, struct span sender)
 {
     struct push_message message = { .key_size = 1 + convo.size, .sender_size = sender.size };
 
+    if (!push_is_on(delivery))
+        return;
     if (convo.size <= ACT_CONVO_SIZE_MAX && sender.size <= DID_SIZE_MAX) {
         message.text[0] = 'c';
         memcpy(message.text + 1, convo.at, convo.size);

@@ -29,13 +29,8 @@ static inline bool push_is_on(const struct delivery *delivery)
 {
     return delivery->push.box != NULL;
 }
-/* Reports that `sender` has stored something. Returns at once; any thread. Costs one load when push
- * is off. */
-void push_send(const struct delivery *delivery, struct span convo, struct span sender);
-static inline void push_tell(const struct delivery *delivery, struct span convo, struct span sender)
-{
-    if (push_is_on(delivery))
-        push_send(delivery, convo, sender);
-}
+/* Reports that `sender` has stored something. Returns at once; any thread. Does nothing when push is
+ * off. */
+void push_tell(const struct delivery *delivery, struct span convo, struct span sender);
 
 #endif

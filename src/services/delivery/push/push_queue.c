@@ -28,15 +28,6 @@ static void list_append(struct push_list *list, struct push_item *item)
     list->last = item;
 }
 
-static struct push_item *take_first(struct push_list *list)
-{
-    struct push_item *item = list->first;
-
-    if (item != NULL)
-        list->first = item->next;
-    return item;
-}
-
 static void item_free(struct push_item *item)
 {
     buffer_free(&item->value);
@@ -57,11 +48,10 @@ static void item_remove(struct push_queue *queue, struct push_item *item)
     item_free(item);
 }
 
-int push_queue_init(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
-    struct base_siphash_key secret)
+int push_queue_init(struct push_queue *queue, uint32_t count_max, struct base_siphash_key secret)
 {
-    *queue =
-        (struct push_queue){ .interval_ns = interval_ns, .count_max = count_max, .secret = secret };
+    queue->count_max = count_max;
+    queue->secret = secret;
     queue->buckets = base_calloc(BUCKETS * sizeof(struct push_item *));
     return queue->buckets == NULL ? TR_ENOMEM : 0;
 }
@@ -74,7 +64,7 @@ void push_queue_fini(struct push_queue *queue)
             item_free(item);
         }
     base_free(queue->buckets);
-    *queue = (struct push_queue){ 0 };
+    *queue = (struct push_queue){ .interval_ns = queue->interval_ns };
 }
 
 struct push_item *push_queue_find(const struct push_queue *queue, struct span key)
@@ -102,7 +92,7 @@ static struct push_item *item_new(struct push_queue *queue, struct span key)
     return item;
 }
 
-int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries)
+int push_queue_want(struct push_queue *queue, struct span key, struct span value)
 {
     struct push_item *item = push_queue_find(queue, key);
 
@@ -113,7 +103,7 @@ int push_queue_want(struct push_queue *queue, struct span key, struct span value
     if (item == NULL)
         return TR_ENOMEM;
     item->is_wanted = true;
-    item->tries = tries;
+    item->tries = 0;
     buffer_clear(&item->value);
     buffer_span(&item->value, value);
     return item->value.failed; /* then the value is empty, and the item runs all the same */
@@ -121,11 +111,12 @@ int push_queue_want(struct push_queue *queue, struct span key, struct span value
 
 struct push_item *push_queue_next(struct push_queue *queue)
 {
-    struct push_item *item = take_first(&queue->ready);
+    struct push_item *item = queue->ready.first;
 
     if (item != NULL) {
         tr_assert(item->is_wanted);
         item->is_wanted = false;
+        queue->ready.first = item->next;
     }
     return item;
 }
@@ -140,8 +131,9 @@ void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t 
 void push_queue_wake(struct push_queue *queue, uint64_t now_ns)
 {
     while (queue->resting.first != NULL && queue->resting.first->due_ns <= now_ns) {
-        struct push_item *item = take_first(&queue->resting);
+        struct push_item *item = queue->resting.first;
 
+        queue->resting.first = item->next;
         if (item->is_wanted)
             list_append(&queue->ready, item);
         else

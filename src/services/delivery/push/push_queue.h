@@ -33,14 +33,14 @@ struct push_queue {
     struct push_list ready, resting;
 };
 
-int push_queue_init(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
-    struct base_siphash_key secret);
-void push_queue_fini(struct push_queue *queue);
+/* Makes an empty queue of one that is zeroed, but for its interval. */
+int push_queue_init(struct push_queue *queue, uint32_t count_max, struct base_siphash_key secret);
+void push_queue_fini(struct push_queue *queue); /* keeps the interval */
 
 /* Finds an item. NULL: it is not wanted, not running and not resting. */
 struct push_item *push_queue_find(const struct push_queue *queue, struct span key);
 /* Wants an item; the value replaces the one before. TR_EFULL, TR_ENOMEM. */
-int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries);
+int push_queue_want(struct push_queue *queue, struct span key, struct span value);
 /* Takes the oldest ready item; NULL: none. The item stays valid until push_queue_rest, but its
  * value may change with each call of push_queue_want. */
 struct push_item *push_queue_next(struct push_queue *queue);

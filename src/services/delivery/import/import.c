@@ -4,6 +4,7 @@
  * conversation after the other, in pages of their ids. */
 #include "services/delivery/import/import.h"
 
+#include <libpq-fe.h>
 #include <stdio.h>
 
 #include "base/assert.h"

@@ -2,6 +2,7 @@
 /* import_convo.c: writes one conversation in this order: its row with the mark that it is begun,
  * its log, its Welcomes, facts of the row that the log revealed, its members, the mark that it is
  * whole. Any part may be in a unit of its own; without members no account has access. */
+#include <libpq-fe.h>
 #include <stdlib.h>
 
 #include "base/assert.h"

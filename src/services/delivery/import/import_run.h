@@ -5,14 +5,15 @@
 #ifndef SERVICES_DELIVERY_IMPORT_IMPORT_RUN_H
 #define SERVICES_DELIVERY_IMPORT_IMPORT_RUN_H
 
-#include <libpq-fe.h>
-
 #include "services/common/step.h"
 #include "services/delivery/convo/act.h"
 #include "services/delivery/convo/roster.h"
 #include "services/delivery/import/import.h"
 #include "services/delivery/import/import_tables.h"
 #include "services/delivery/mls/mls_message.h"
+
+typedef struct pg_conn PGconn; /* libpq's */
+typedef struct pg_result PGresult;
 
 enum { IMPORT_FATES_MAX = 16 }; /* of a table */
 /* Bounds of a unit. Small conversations share one, so that not each costs a COMMIT. */
@@ -25,7 +26,7 @@ struct import_run {
     /* the source, and the tables and columns it has */
     PGconn *pg;
     bool has_table[CATBIRD_TABLES];
-    char types[CATBIRD_TABLES][IMPORT_COLUMNS_MAX][40]; /* empty: no such column */
+    bool has_column[CATBIRD_TABLES][IMPORT_COLUMNS_MAX + 1]; /* the last: unknown ones */
     /* the unit that is being filled; NULL: none */
     struct sql_unit *unit;
     uint32_t unit_steps;

@@ -5,6 +5,7 @@
  *
  * Every result is binary, so the select casts every column to bigint, text or bytea. source_each
  * selects in single-row mode: the server streams, and one row is in memory at a time. */
+#include <libpq-fe.h>
 #include <stdio.h>
 
 #include <troupe/error.h>
@@ -105,14 +106,7 @@ static int source_stream(
 
 /* ---- selects of a table ---------------------------------------------------------------------- */
 
-static bool has_moments(const char *type)
-{
-    return strncmp(type, "timestamp", 9) == 0 || strcmp(type, "text") == 0 ||
-           strncmp(type, "character", 9) == 0;
-}
-
-/* `type` is the column's in the source; empty: there is none. */
-static void put_column(struct buffer *text, const struct source_column *column, const char *type)
+static void put_column(struct buffer *text, const struct source_column *column, bool is_there)
 {
     static const struct {
         const char *type, *before, *behind;
@@ -124,13 +118,12 @@ static void put_column(struct buffer *text, const struct source_column *column, 
         [SOURCE_BYTES] = { "bytea", "", "::bytea" },
         [SOURCE_HEX] = { "text", "ltrim(", "::text, '\\x')" },
     };
-    bool is_number = column->type == SOURCE_TIME && !has_moments(type);
-    enum source_type cast = is_number ? SOURCE_INT : column->type;
 
-    if (type[0] == '\0')
-        buffer_format(text, "NULL::%s", casts[cast].type);
+    if (is_there)
+        buffer_format(text, "%s\"%s\"%s", casts[column->type].before, column->name,
+            casts[column->type].behind);
     else
-        buffer_format(text, "%s\"%s\"%s", casts[cast].before, column->name, casts[cast].behind);
+        buffer_format(text, "NULL::%s", casts[column->type].type);
 }
 
 /* Streams the rows to `on_row`, or (NULL) keeps them as *ret_rows. */
@@ -145,7 +138,7 @@ static int source_select(struct import_run *run, enum import_table index, const 
         return 0;
     for (uint32_t c = 0; table->columns[c].name != NULL; c++) {
         buffer_text(&text, c == 0 ? "SELECT " : ", ");
-        put_column(&text, &table->columns[c], run->types[index][c]);
+        put_column(&text, &table->columns[c], run->has_column[index][c]);
     }
     buffer_format(&text, " FROM %s", table->name);
     if (convo != NULL)
@@ -184,49 +177,46 @@ static int find_table(struct span name)
     return -1;
 }
 
-static void learn_column(struct import_run *run, int index, struct span name, struct span type)
+static int learn_column(struct import_run *run, int index, struct span name, struct span type)
 {
     const struct source_table *table = &import_tables[index];
+    uint32_t c = 0;
     char word[80];
 
     run->has_table[index] = true;
-    for (uint32_t c = 0; table->columns[c].name != NULL; c++)
-        if (span_is(name, table->columns[c].name)) {
-            (void)snprintf(
-                run->types[index][c], sizeof run->types[index][c], "%.*s", (int)type.size, type.at);
-            return;
-        }
-    (void)snprintf(word, sizeof word, " %.*s ", (int)name.size, name.at);
-    if (strstr(table->ignored, word) == NULL)
-        import_finding(run, SPAN(""), "the column %s.%.*s is not known here: it is not read",
-            table->name, (int)name.size, name.at);
+    while (table->columns[c].name != NULL && !span_is(name, table->columns[c].name))
+        c++;
+    run->has_column[index][c] = true;
+    if (table->columns[c].type == SOURCE_BYTES && !span_is(type, "bytea"))
+        return import_fail(run, TR_EUNSUPPORTED,
+            "the column %s.%s is %s, and only bytea can be read", table->name, name.at, type.at);
+    (void)snprintf(word, sizeof word, " %s ", name.at);
+    if (table->columns[c].name == NULL && strstr(table->ignored, word) == NULL)
+        import_finding(run, SPAN(""), "the column %s.%s is not known here: it is not read",
+            table->name, name.at);
+    return 0;
 }
 
 static int check_table(struct import_run *run, int index)
 {
     const struct source_table *table = &import_tables[index];
+    const struct source_column *column = table->columns;
 
     if (!run->has_table[index] && table->is_needed)
         return import_fail(run, TR_ENOENT,
             "there is no table %s to read: is this the database of a Catbird server, and may this "
             "user read it?",
             table->name);
-    for (uint32_t c = 0; run->has_table[index] && table->columns[c].name != NULL; c++) {
-        const struct source_column *column = &table->columns[c];
-        const char *type = run->types[index][c];
-
-        if (type[0] == '\0' && column->is_needed)
+    for (; run->has_table[index] && column->name != NULL; column++) {
+        if (run->has_column[index][column - table->columns])
+            continue;
+        if (column->is_needed)
             return import_fail(run, TR_ENOENT,
                 "the table %s has no column %s: this is a Catbird schema that this program does "
                 "not know",
                 table->name, column->name);
-        if (type[0] == '\0')
-            import_finding(run, SPAN(""), "the table %s has no column %s: it counts as empty",
-                table->name, column->name);
-        else if (column->type == SOURCE_BYTES && strcmp(type, "bytea") != 0)
-            return import_fail(run, TR_EUNSUPPORTED,
-                "the column %s.%s is %s, and only bytea can be read", table->name, column->name,
-                type);
+        import_finding(run, SPAN(""), "the table %s has no column %s: it counts as empty",
+            table->name, column->name);
     }
     return 0;
 }
@@ -248,7 +238,7 @@ static int learn_tables(struct import_run *run)
         int index = find_table(table);
 
         if (index >= 0 && name.at != NULL)
-            learn_column(run, index, name, source_bytes_at(columns, i, 2));
+            rc = learn_column(run, index, name, source_bytes_at(columns, i, 2));
         else if (index < 0 && (i == 0 || !span_equal(table, source_bytes_at(columns, i - 1, 0))))
             import_finding(run, SPAN(""), "the table %s is not imported", table.at);
     }

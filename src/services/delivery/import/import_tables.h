@@ -11,7 +11,7 @@ enum source_type {
     SOURCE_TEXT,
     SOURCE_INT,
     SOURCE_FLAG,  /* 0 or 1 */
-    SOURCE_TIME,  /* milliseconds since 1970 */
+    SOURCE_TIME,  /* timestamp, or its text: as milliseconds since 1970 */
     SOURCE_BYTES, /* bytea, nothing else */
     SOURCE_HEX,   /* bytea, or text: as text */
 };

@@ -27,6 +27,7 @@
 #include "services/common/step.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
+#include "services/delivery/push/push_store.h"
 #include "sql/unit.h"
 #include "support/metric.h"
 
@@ -39,17 +40,8 @@ enum {
 };
 enum { TAG_RESTED = TASKS_MAX };
 static const uint64_t task_limit_ns = TR_SECONDS(10);
-
 enum { ROW_DID, ROW_DEVICE };
-SQL_STATEMENT(push_find_devices,
-    "SELECT t.did, t.device FROM members m JOIN push_tokens t ON t.did = m.did"
-    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> COALESCE($2, '')"
-    " AND (t.did, t.device) > ($4, $5) ORDER BY t.did, t.device LIMIT $3");
 enum { ROW_PLATFORM, ROW_TOKEN };
-SQL_STATEMENT(
-    push_find_token, "SELECT platform, token FROM push_tokens WHERE did = $1 AND device = $2");
-SQL_STATEMENT(
-    push_forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
 
 const char *const push_platforms[PUSH_PLATFORMS + 1] = { "ios", "android", "web", NULL };
 
@@ -191,18 +183,22 @@ static void want_devices(
         read_devices(push, ctx, task);
 }
 
-/* Asks the conversation for listeners. Returns false if the conversation has no actor, so that
- * there are none, or if the question cannot be sent. */
-static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
+/* Asks the conversation for listeners. A conversation without an actor has none. If the question
+ * cannot be sent, no account counts as a listener. */
+static void devices_read(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
+    struct span id = task->convo;
     struct act_message message;
     tr_sender convo;
     int rc = TR_ENOMEM;
 
     tr_assert(task->question == NULL);
-    if (tr_registry_find(push->delivery->convos, task->convo.at, task->convo.size, "push", &convo) <
-        0)
-        return false;
+    if (sql_unit_rows(task->rows, 0) == 0 ||
+        tr_registry_find(push->delivery->convos, id.at, id.size, "push", &convo) < 0) {
+        want_devices(push, ctx, task, NULL);
+        return;
+    }
+    task->stage = STAGE_LISTENING;
     task->question = act_create(&listening_act_type, NULL);
     if (task->question != NULL) {
         sql_unit_hold(task->rows);
@@ -214,13 +210,7 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
             act_unref(task->question);
     }
     tr_sender_drop(&convo);
-    task->stage = STAGE_LISTENING;
-    return rc == 0;
-}
-
-static void devices_read(struct push *push, struct tr_context *ctx, struct push_task *task)
-{
-    if (sql_unit_rows(task->rows, 0) == 0 || !ask_who_listens(push, ctx, task))
+    if (rc < 0)
         want_devices(push, ctx, task, NULL);
 }
 
@@ -277,13 +267,6 @@ static void task_forget_token(struct push *push, struct tr_context *ctx, struct 
     task_submit(push, ctx, task, unit, STAGE_FORGET);
 }
 
-/* Returns true if another try may help: the gateway was overloaded or did not answer. */
-static bool may_try_again(const struct tr_event *event, uint32_t status)
-{
-    return event->status == TR_ETIMEOUT || event->status == TR_EIO || status == 429 ||
-           status >= 500;
-}
-
 /* Queues the running item again, unless it is queued already. */
 static void want_again(const struct push_task *task, unsigned tries)
 {
@@ -297,6 +280,9 @@ static void task_posted(
 {
     const struct http_client_answer *answer = event->value;
     uint32_t status = event->status == 0 && event->size >= sizeof *answer ? answer->status : 0;
+    /* Another try may help if the gateway was overloaded or did not answer. */
+    bool may_retry =
+        event->status == TR_ETIMEOUT || event->status == TR_EIO || status == 429 || status >= 500;
 
     if (status == 410) {
         task_forget_token(push, ctx, task);
@@ -304,7 +290,7 @@ static void task_posted(
     }
     if (status >= 200 && status < 300)
         metric_add(&metrics[SENT], 1);
-    else if (may_try_again(event, status) && task->item->tries + 1 < TRIES_MAX)
+    else if (may_retry && task->item->tries + 1 < TRIES_MAX)
         want_again(task, task->item->tries + 1);
     else
         metric_add(&metrics[FAILED], 1);

@@ -29,7 +29,8 @@ static struct span cut_text(struct span text, size_t size_max)
 
 static int read_row(struct import_convo *convo)
 {
-    int rc = source_first(convo->run, CATBIRD_CONVERSATIONS, convo->id.at, &convo->row);
+    int rc = source_each(
+        convo->run, CATBIRD_CONVERSATIONS, convo->id.at, NULL, source_keep, &convo->row);
     int64_t epoch = source_int_or(convo->row, CONVO_EPOCH, 0);
 
     if (rc < 0 || PQntuples(convo->row) == 0) /* it was listed in the same transaction */
@@ -108,7 +109,7 @@ static void most_time(int64_t *value, int64_t other)
         *value = other;
 }
 
-static int on_member(void *data, const PGresult *row)
+static int on_member(void *data, PGresult *row)
 {
     struct import_convo *convo = data;
     struct span user = source_bytes(row, MEMBER_USER);
@@ -162,7 +163,7 @@ static int64_t time_of_ulid(struct span text)
     return ms;
 }
 
-static int on_cursor(void *data, const PGresult *row)
+static int on_cursor(void *data, PGresult *row)
 {
     struct import_convo *convo = data;
     struct span did = mls_identity_did(source_bytes(row, CURSOR_USER), NULL);
@@ -224,9 +225,9 @@ static int read_people(struct import_convo *convo)
 static int put_row(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
-    PGresult *row = convo->row, *policy;
+    PGresult *row = convo->row, *policy = NULL;
     int64_t days, members_max;
-    int rc = source_first(run, CATBIRD_POLICIES, convo->id.at, &policy);
+    int rc = source_each(run, CATBIRD_POLICIES, convo->id.at, NULL, source_keep, &policy);
 
     if (convo->suite.size == 0) {
         import_finding(run, convo->id, "its cipher suite is not known: that of all others");

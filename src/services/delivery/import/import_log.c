@@ -229,7 +229,7 @@ static uint64_t number_of(struct import_convo *convo, const PGresult *from)
     return seq;
 }
 
-static int on_message(void *data, const PGresult *from)
+static int on_message(void *data, PGresult *from)
 {
     struct import_convo *convo = data;
     struct row row = { .bytes = source_bytes(from, MESSAGE_BYTES) };
@@ -261,7 +261,7 @@ static int on_message(void *data, const PGresult *from)
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-static int on_newest(void *data, const PGresult *from)
+static int on_newest(void *data, PGresult *from)
 {
     struct import_convo *convo = data;
     struct mls_message message;

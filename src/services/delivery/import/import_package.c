@@ -23,7 +23,7 @@ static bool is_did(struct span did)
 
 /* ---- devices -------------------------------------------------------------------------------- */
 
-static int on_device(void *data, const PGresult *row)
+static int on_device(void *data, PGresult *row)
 {
     struct import_run *run = data;
     struct span did = mls_identity_did(source_bytes(row, DEVICE_USER), NULL);
@@ -48,27 +48,17 @@ int import_devices(struct import_run *run)
 
 /* ---- key packages --------------------------------------------------------------------------- */
 
-struct package {
-    struct span did;
-    struct span device;
-    struct mls_key_package read;
-    unsigned char ref[MLS_REFERENCE_SIZE_MAX];
-    size_t ref_size;
-    int64_t not_after_s;
-    bool is_used;
-};
-
-/* Finds the device in the credential, else in the row. */
-static bool find_device(struct package *package, struct span said)
+/* Finds the device in the credential of its owner, else in the row; "": there is none. */
+static bool find_device(
+    const struct mls_leaf *leaf, struct span owner, struct span said, struct span *ret_device)
 {
-    struct span device, did = mls_identity_did(package->read.leaf.identity, &device);
+    struct span device, did = mls_identity_did(leaf->identity, &device);
 
-    if (package->read.leaf.credential != MLS_CREDENTIAL_BASIC || !span_equal(did, package->did))
-        return false;
-    package->device = said.at != NULL && param_is_device(said) ? said : SPAN("");
-    if (device.size > 0)
-        package->device = device;
-    return package->device.size == 0 || param_is_device(package->device);
+    if (device.size == 0)
+        device = said.at != NULL && param_is_device(said) ? said : SPAN("");
+    *ret_device = device;
+    return leaf->credential == MLS_CREDENTIAL_BASIC && span_equal(did, owner) &&
+           (device.size == 0 || param_is_device(device));
 }
 
 /* Returns the end of its lifetime as the package or the row says it, whichever is earlier. An
@@ -84,52 +74,47 @@ static int64_t find_end(const struct mls_key_package *package, const PGresult *r
     return row_end_s < end_s_max ? row_end_s : end_s_max;
 }
 
-static const char *check_package(struct package *package, const PGresult *row, int64_t now_s)
-{
-    struct span bytes = source_bytes(row, PACKAGE_BYTES);
-
-    package->did = mls_identity_did(source_bytes(row, PACKAGE_OWNER), NULL);
-    package->is_used = source_bytes(row, PACKAGE_USED).at != NULL;
-    if (!is_did(package->did))
-        return "has no DID";
-    if (bytes.size == 0 || bytes.size > KEY_PACKAGE_SIZE_MAX ||
-        mls_key_package_read(bytes, &package->read) != NULL)
-        return "is no key package";
-    if (mls_suite_of(package->read.suite) == NULL)
-        return "is of an unknown cipher suite";
-    if (!find_device(package, source_bytes(row, PACKAGE_DEVICE)))
-        return "is not of its owner";
-    package->not_after_s = find_end(&package->read, row, now_s);
-    if (package->not_after_s <= now_s)
-        return "has expired";
-    if (mls_key_package_check(&package->read, &(struct mls_lifetime_rule){ .now_s = (uint64_t)now_s,
-                                                  .skew_s = PACKAGE_SKEW_S,
-                                                  .span_s_max = UINT64_MAX }) != NULL)
-        return "has a wrong signature or lifetime";
-    package->ref_size = mls_key_package_reference(&package->read, package->ref);
-    return package->ref_size == 0 ? "cannot be hashed" : NULL;
-}
-
-static int on_package(void *data, const PGresult *row)
+static int on_package(void *data, PGresult *row)
 {
     struct import_run *run = data;
-    int64_t now_s = run->import->now_ms / 1000;
-    struct package package = { .ref_size = 0 };
-    const char *reason = check_package(&package, row, now_s);
-    bool is_consumed;
+    int64_t now_s = run->import->now_ms / 1000, not_after_s = 0;
+    const struct mls_lifetime_rule rule = {
+        .now_s = (uint64_t)now_s, .skew_s = PACKAGE_SKEW_S, .span_s_max = UINT64_MAX
+    };
+    struct span bytes = source_bytes(row, PACKAGE_BYTES), device;
+    struct span did = mls_identity_did(source_bytes(row, PACKAGE_OWNER), NULL);
+    bool is_used = source_bytes(row, PACKAGE_USED).at != NULL;
+    unsigned char ref[MLS_REFERENCE_SIZE_MAX];
+    struct mls_key_package read;
+    const char *reason = NULL;
+    size_t ref_size = 0;
 
+    if (!is_did(did))
+        reason = "has no DID";
+    else if (bytes.size == 0 || bytes.size > KEY_PACKAGE_SIZE_MAX ||
+             mls_key_package_read(bytes, &read) != NULL)
+        reason = "is no key package";
+    else if (mls_suite_of(read.suite) == NULL)
+        reason = "is of an unknown cipher suite";
+    else if (!find_device(&read.leaf, did, source_bytes(row, PACKAGE_DEVICE), &device))
+        reason = "is not of its owner";
+    else if ((not_after_s = find_end(&read, row, now_s)) <= now_s)
+        reason = "has expired";
+    else if (mls_key_package_check(&read, &rule) != NULL)
+        reason = "has a wrong signature or lifetime";
+    else if ((ref_size = mls_key_package_reference(&read, ref)) == 0)
+        reason = "cannot be hashed";
     if (reason != NULL)
         return import_fate(run, CATBIRD_PACKAGES, reason, 1);
-    is_consumed = package.is_used && !package.read.is_last_resort;
     return import_step(run, CATBIRD_PACKAGES, &import_put_package, SQL_ROWS_ANY,
-        VALUES(VALUE_BLOB(package.ref, package.ref_size), VALUE_TEXT(package.did),
-            VALUE_TEXT(package.device), VALUE_INT(package.read.suite),
-            VALUE_BYTES(package.read.bytes), VALUE_INT(package.not_after_s),
-            VALUE_INT(package.read.is_last_resort),
+        VALUES(VALUE_BLOB(ref, ref_size), VALUE_TEXT(did), VALUE_TEXT(device),
+            VALUE_INT(read.suite), VALUE_BYTES(read.bytes), VALUE_INT(not_after_s),
+            VALUE_INT(read.is_last_resort),
             /* A lease of the other server is lost. */
-            VALUE_INT(is_consumed ? PACKAGE_CONSUMED : PACKAGE_FREE), VALUE_INT(package.is_used),
+            VALUE_INT(is_used && !read.is_last_resort ? PACKAGE_CONSUMED : PACKAGE_FREE),
+            VALUE_INT(is_used),
             VALUE_INT(source_int_or(row, PACKAGE_CREATED, run->import->now_ms) / 1000),
-            VALUE_INT_IF(package.is_used, source_int_or(row, PACKAGE_USED, 0) / 1000)));
+            VALUE_INT_IF(is_used, source_int_or(row, PACKAGE_USED, 0) / 1000)));
 }
 
 int import_packages(struct import_run *run)
@@ -166,22 +151,6 @@ static bool find_ref(const struct mls_message *welcome, struct span said_hex,
     return *ret_size > 0;
 }
 
-static const char *skip_welcome(const struct import_convo *convo, const PGresult *row,
-    struct mls_message *ret_welcome, const struct import_person **ret_person)
-{
-    struct span bytes = source_bytes(row, TO_BYTES);
-
-    if (source_int_or(row, TO_IS_CONSUMED, 0) != 0)
-        return "was used";
-    if (bytes.size == 0 || bytes.size > WELCOME_SIZE_MAX ||
-        mls_message_read(bytes, ret_welcome) != NULL || ret_welcome->wire != MLS_WELCOME)
-        return "is no Welcome";
-    *ret_person = import_person_find(convo, mls_identity_did(source_bytes(row, TO_WHOM), NULL));
-    if (*ret_person == NULL || !(*ret_person)->is_in)
-        return "is for somebody who is no member";
-    return NULL;
-}
-
 /* Stores the Welcome at a place in the log that its recipient, a member since join_seq, can see. */
 static int put_welcome_bytes(
     struct import_convo *convo, struct span bytes, int64_t created_ms, uint64_t join_seq)
@@ -201,25 +170,32 @@ static int put_welcome_bytes(
             VALUE_BYTES(bytes), VALUE_INT(created_ms)));
 }
 
-static int on_welcome(void *data, const PGresult *row)
+static int on_welcome(void *data, PGresult *row)
 {
     struct import_convo *convo = data;
     struct import_run *run = convo->run;
     struct span device, did = mls_identity_did(source_bytes(row, TO_WHOM), &device);
-    struct span why = source_bytes(row, TO_WHY);
+    struct span bytes = source_bytes(row, TO_BYTES), why = source_bytes(row, TO_WHY);
+    const struct import_person *person = import_person_find(convo, did);
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     struct mls_message welcome;
-    const struct import_person *person = NULL;
-    const char *reason = skip_welcome(convo, row, &welcome, &person);
+    const char *reason = NULL;
     size_t ref_size;
     int rc;
 
-    if (reason == NULL && !find_ref(&welcome, source_bytes(row, TO_REF), ref, &ref_size))
+    if (source_int_or(row, TO_IS_CONSUMED, 0) != 0)
+        reason = "was used";
+    else if (bytes.size == 0 || bytes.size > WELCOME_SIZE_MAX ||
+             mls_message_read(bytes, &welcome) != NULL || welcome.wire != MLS_WELCOME)
+        reason = "is no Welcome";
+    else if (person == NULL || !person->is_in)
+        reason = "is for somebody who is no member";
+    else if (!find_ref(&welcome, source_bytes(row, TO_REF), ref, &ref_size))
         reason = "names no key package";
     if (reason != NULL)
         return import_fate(run, CATBIRD_WELCOMES, reason, 1);
-    rc = put_welcome_bytes(convo, source_bytes(row, TO_BYTES),
-        source_int_or(row, TO_CREATED, run->import->now_ms), person->join_seq);
+    rc = put_welcome_bytes(
+        convo, bytes, source_int_or(row, TO_CREATED, run->import->now_ms), person->join_seq);
     if (rc < 0)
         return rc;
     tr_assert(convo->welcome_part > 0);

@@ -99,9 +99,21 @@ static int source_stream(
             rc = on_row(data, row);
         else if (status != PGRES_TUPLES_OK)
             rc = source_fail(run, PQresultErrorMessage(row));
-        PQclear(row);
+        if (rc == SOURCE_KEPT)
+            rc = 0;
+        else
+            PQclear(row);
     }
     return rc;
+}
+
+int source_keep(void *data, PGresult *row)
+{
+    PGresult **kept = data;
+
+    PQclear(*kept);
+    *kept = row;
+    return SOURCE_KEPT;
 }
 
 /* ---- selects of a table ---------------------------------------------------------------------- */
@@ -126,9 +138,8 @@ static void put_column(struct buffer *text, const struct source_column *column, 
         buffer_format(text, "NULL::%s", casts[column->type].type);
 }
 
-/* Streams the rows to `on_row`, or (NULL) keeps them as *ret_rows. */
-static int source_select(struct import_run *run, enum import_table index, const char *convo,
-    const char *order, source_row_fn on_row, void *data, PGresult **ret_rows)
+int source_each(struct import_run *run, enum import_table index, const char *convo,
+    const char *order, source_row_fn on_row, void *data)
 {
     const struct source_table *table = &import_tables[index];
     struct buffer text = { 0 };
@@ -147,24 +158,9 @@ static int source_select(struct import_run *run, enum import_table index, const 
         buffer_format(&text, " ORDER BY %s", order);
     rc = buffer_append(&text, "", 1);
     if (rc == 0)
-        rc = on_row == NULL ? source_ask(run, text.bytes, convo, ret_rows)
-                            : source_stream(run, text.bytes, convo, on_row, data);
+        rc = source_stream(run, text.bytes, convo, on_row, data);
     buffer_free(&text);
     return rc;
-}
-
-int source_first(
-    struct import_run *run, enum import_table table, const char *convo, PGresult **ret_row)
-{
-    *ret_row = NULL;
-    return source_select(run, table, convo, NULL, NULL, NULL, ret_row);
-}
-
-int source_each(struct import_run *run, enum import_table table, const char *convo,
-    const char *order, source_row_fn on_row, void *data)
-{
-    tr_assert(on_row != NULL);
-    return source_select(run, table, convo, order, on_row, data, NULL);
 }
 
 /* ---- the tables that the source has ---------------------------------------------------------- */

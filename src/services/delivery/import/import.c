@@ -244,8 +244,8 @@ static int import_report(struct import_run *run)
             import_fate(run, (enum import_table)table, reason, (uint64_t)rows - seen);
         for (uint32_t i = 0; rc == 0 && i < IMPORT_FATES_MAX; i++)
             if (fates[i].rows > 0)
-                import->on_fate(
-                    import->data, import_tables[table].name, fates[i].reason, fates[i].rows);
+                import->on_fate(import->data, source_name((enum import_table)table),
+                    fates[i].reason, fates[i].rows);
     }
     return rc;
 }

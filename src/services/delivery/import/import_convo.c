@@ -31,25 +31,25 @@ static int read_row(struct import_convo *convo)
 {
     int rc = source_each(
         convo->run, CATBIRD_CONVERSATIONS, convo->id.at, NULL, source_keep, &convo->row);
-    int64_t epoch = source_int_or(convo->row, CONVO_EPOCH, 0);
+    int64_t epoch = source_int_or(convo->row, "current_epoch", 0);
 
     if (rc < 0 || PQntuples(convo->row) == 0) /* it was listed in the same transaction */
         return rc < 0 ? rc : TR_EIO;
-    if (source_int_or(convo->row, CONVO_IS_REMOTE, 0) != 0) {
+    if (source_int_or(convo->row, "is_remote", 0) != 0) {
         import_fate(convo->run, CATBIRD_CONVERSATIONS, "is sequenced by another server", 1);
         return TR_ENOENT;
     }
     convo->source_epoch = epoch < 0 ? 0 : epoch;
     convo->epoch_max = (uint64_t)convo->source_epoch;
-    convo->created_ms = source_int_or(convo->row, CONVO_CREATED, convo->run->import->now_ms);
-    convo->suite = cut_text(source_bytes(convo->row, CONVO_SUITE), 63);
+    convo->created_ms = source_int_or(convo->row, "created_at", convo->run->import->now_ms);
+    convo->suite = cut_text(source_bytes(convo->row, "cipher_suite"), 63);
     return 0;
 }
 
 /* The group info has the group's id, its suite, and an epoch that a member has reached. */
 static int read_group_info(struct import_convo *convo)
 {
-    struct span bytes = source_bytes(convo->row, CONVO_INFO);
+    struct span bytes = source_bytes(convo->row, "group_info");
     struct mls_group_info info;
     const struct mls_suite *suite;
     const char *wrong;
@@ -112,11 +112,12 @@ static void most_time(int64_t *value, int64_t other)
 static int on_member(void *data, PGresult *row)
 {
     struct import_convo *convo = data;
-    struct span user = source_bytes(row, MEMBER_USER);
-    struct span did = mls_identity_did(user.size > 0 ? user : source_bytes(row, MEMBER_DID), NULL);
+    struct span user = source_bytes(row, "user_did");
+    struct span did =
+        mls_identity_did(user.size > 0 ? user : source_bytes(row, "member_did"), NULL);
     struct import_person *person = import_person_find(convo, did);
-    int64_t joined_ms = source_int_or(row, MEMBER_JOINED, 0),
-            unread = source_int_or(row, MEMBER_UNREAD, -1);
+    int64_t joined_ms = source_int_or(row, "joined_at", 0),
+            unread = source_int_or(row, "unread_count", -1);
 
     if (did.size < DID_SIZE_MIN || did.size > DID_SIZE_MAX)
         return import_fate(convo->run, CATBIRD_MEMBERS, "has no DID", 1);
@@ -130,14 +131,14 @@ static int on_member(void *data, PGresult *row)
         return TR_ENOMEM;
     if (joined_ms < person->joined_ms)
         person->joined_ms = joined_ms;
-    if (source_bytes(row, MEMBER_LEFT).at != NULL) { /* a device that left has no role */
-        most_time(&person->left_ms, source_int_or(row, MEMBER_LEFT, 0));
+    if (source_bytes(row, "left_at").at != NULL) { /* a device that left has no role */
+        most_time(&person->left_ms, source_int_or(row, "left_at", 0));
         return 0;
     }
     person->is_in = true;
-    person->is_admin |= source_int_or(row, MEMBER_IS_ADMIN, 0) != 0;
-    person->is_moderator |= source_int_or(row, MEMBER_IS_MODERATOR, 0) != 0;
-    most_time(&person->read_ms, source_int_or(row, MEMBER_READ, -1));
+    person->is_admin |= source_int_or(row, "is_admin", 0) != 0;
+    person->is_moderator |= source_int_or(row, "is_moderator", 0) != 0;
+    most_time(&person->read_ms, source_int_or(row, "last_read_at", -1));
     if (unread >= 0 && (person->unread < 0 || unread < person->unread))
         person->unread = unread;
     return 0;
@@ -166,9 +167,9 @@ static int64_t time_of_ulid(struct span text)
 static int on_cursor(void *data, PGresult *row)
 {
     struct import_convo *convo = data;
-    struct span did = mls_identity_did(source_bytes(row, CURSOR_USER), NULL);
+    struct span did = mls_identity_did(source_bytes(row, "user_did"), NULL);
     struct import_person *person = import_person_find(convo, did);
-    int64_t seen_ms = time_of_ulid(source_bytes(row, CURSOR_SEEN));
+    int64_t seen_ms = time_of_ulid(source_bytes(row, "last_seen_cursor"));
 
     if (person == NULL)
         return import_fate(convo->run, CATBIRD_CURSORS, "is of somebody who is no member", 1);
@@ -195,7 +196,8 @@ static void add_point(struct import_convo *convo, int64_t from_ms, uint64_t *seq
 static int read_people(struct import_convo *convo)
 {
     struct import_run *run = convo->run;
-    int rc = source_each(run, CATBIRD_MEMBERS, convo->id.at, "4, 2", on_member, convo);
+    int rc =
+        source_each(run, CATBIRD_MEMBERS, convo->id.at, "joined_at, member_did", on_member, convo);
 
     if (rc == 0)
         rc = source_each(run, CATBIRD_CURSORS, convo->id.at, NULL, on_cursor, convo);
@@ -237,19 +239,20 @@ static int put_row(struct import_convo *convo)
     if (rc == 0)
         rc = import_step(run, IMPORT_NO_TABLE, &import_put_mark, 1,
             VALUES(VALUE_TEXT(convo->id), VALUE_INT(run->import->now_ms)));
-    days = source_int_or(policy, RULE_REJOIN_DAYS, -1);
+    days = source_int_or(policy, "rejoin_window_days", -1);
     if (days < 0)
         days = 30;
-    members_max = source_int_or(policy, RULE_MEMBERS_MAX, 0);
+    members_max = source_int_or(policy, "max_members", 0);
     if (rc == 0)
         rc = import_step(run, IMPORT_NO_TABLE, &import_put_convo, 1,
             VALUES(VALUE_TEXT(convo->id), VALUE_TEXT(convo->suite),
                 VALUE_TEXT(cut_text(
-                    mls_identity_did(source_bytes(row, CONVO_CREATOR), NULL), DID_SIZE_MAX)),
-                VALUE_TEXT(cut_text(source_bytes(row, CONVO_NAME), 128)),
-                VALUE_TEXT(cut_text(source_bytes(row, CONVO_TEXT), 512)),
-                VALUE_INT(convo->created_ms), VALUE_INT(source_int_or(policy, RULE_INVITE, 0) > 0),
-                VALUE_INT(source_int_or(policy, RULE_EXTERNAL, 1) != 0),
+                    mls_identity_did(source_bytes(row, "creator_did"), NULL), DID_SIZE_MAX)),
+                VALUE_TEXT(cut_text(source_bytes(row, "name"), 128)),
+                VALUE_TEXT(cut_text(source_bytes(row, "description"), 512)),
+                VALUE_INT(convo->created_ms),
+                VALUE_INT(source_int_or(policy, "require_invite_for_join", 0) > 0),
+                VALUE_INT(source_int_or(policy, "allow_external_commits", 1) != 0),
                 VALUE_INT(days > RULE_DAYS_MAX ? RULE_DAYS_MAX : days),
                 VALUE_INT(members_max > 0 ? members_max : 0)));
     PQclear(policy);
@@ -259,7 +262,7 @@ static int put_row(struct import_convo *convo)
 static int finish_row(struct import_convo *convo)
 {
     int64_t active_ms =
-        convo->rows > 0 ? convo->newest_ms : source_int_or(convo->row, CONVO_UPDATED, 0);
+        convo->rows > 0 ? convo->newest_ms : source_int_or(convo->row, "updated_at", 0);
 
     if (convo->group_info.size > 0 && convo->group_info_epoch > convo->epoch) {
         import_finding(convo->run, convo->id, "its group info is of epoch %llu: left out",

@@ -157,8 +157,8 @@ static bool read_row(struct span bytes, struct mls_message *ret_message)
 
 static int decide_row(struct import_convo *convo, const PGresult *from, struct row *row)
 {
-    bool is_commit = span_is(source_bytes(from, MESSAGE_TYPE), "commit");
-    int64_t said = source_int_or(from, MESSAGE_EPOCH, 0);
+    bool is_commit = span_is(source_bytes(from, "message_type"), "commit");
+    int64_t said = source_int_or(from, "epoch", 0);
     struct mls_message message;
 
     if (!read_row(row->bytes, &message)) {
@@ -183,9 +183,9 @@ static int decide_row(struct import_convo *convo, const PGresult *from, struct r
  * answer. */
 static int put_row(struct import_convo *convo, const PGresult *from, const struct row *row)
 {
-    struct span sender = mls_identity_did(source_bytes(from, MESSAGE_SENDER), NULL);
-    bool has_name = source_bytes(from, MESSAGE_GIVEN_ID).at != NULL;
-    struct span id = source_bytes(from, has_name ? MESSAGE_GIVEN_ID : MESSAGE_ID);
+    struct span sender = mls_identity_did(source_bytes(from, "sender_did"), NULL);
+    bool has_name = source_bytes(from, "msg_id").at != NULL;
+    struct span id = source_bytes(from, has_name ? "msg_id" : "id");
     struct buffer op = { 0 };
     int rc;
 
@@ -209,16 +209,16 @@ static int64_t time_of(const struct import_convo *convo, const PGresult *from)
 {
     int64_t before_ms = convo->rows == 0 ? convo->created_ms : convo->newest_ms;
 
-    if (source_bytes(from, MESSAGE_CREATED).at == NULL &&
-        source_bytes(from, MESSAGE_BUCKET).at != NULL)
-        return source_int_or(from, MESSAGE_BUCKET, 0) * 1000;
-    return source_int_or(from, MESSAGE_CREATED, before_ms);
+    if (source_bytes(from, "created_at").at == NULL &&
+        source_bytes(from, "received_bucket_ts").at != NULL)
+        return source_int_or(from, "received_bucket_ts", 0) * 1000;
+    return source_int_or(from, "created_at", before_ms);
 }
 
 /* Returns the row's own number, or the next free one. */
 static uint64_t number_of(struct import_convo *convo, const PGresult *from)
 {
-    int64_t said = source_int_or(from, MESSAGE_SEQ, 0);
+    int64_t said = source_int_or(from, "seq", 0);
     uint64_t next = convo->rows == 0 ? 1 : convo->last_seq + 1;
     uint64_t seq = said > 0 && (uint64_t)said > next ? (uint64_t)said : next;
 
@@ -232,7 +232,7 @@ static uint64_t number_of(struct import_convo *convo, const PGresult *from)
 static int on_message(void *data, PGresult *from)
 {
     struct import_convo *convo = data;
-    struct row row = { .bytes = source_bytes(from, MESSAGE_BYTES) };
+    struct row row = { .bytes = source_bytes(from, "ciphertext") };
     int rc;
 
     if (row.bytes.size == 0)
@@ -266,7 +266,7 @@ static int on_newest(void *data, PGresult *from)
     struct import_convo *convo = data;
     struct mls_message message;
 
-    if (convo->group_id.size == 0 && read_row(source_bytes(from, MESSAGE_BYTES), &message))
+    if (convo->group_id.size == 0 && read_row(source_bytes(from, "ciphertext"), &message))
         return buffer_span(&convo->group_id, message.group_id);
     return 0;
 }
@@ -317,10 +317,11 @@ int import_log(struct import_convo *convo)
     if (highest > (int64_t)convo->epoch_max)
         convo->epoch_max = (uint64_t)highest;
     if (rc == 0 && convo->group_id.size == 0)
-        rc = source_each(run, CATBIRD_MESSAGES, convo->id.at, "6 DESC LIMIT 20", on_newest, convo);
+        rc =
+            source_each(run, CATBIRD_MESSAGES, convo->id.at, "seq DESC LIMIT 20", on_newest, convo);
     if (rc == 0) /* by number; within one, the epoch before the commit first */
-        rc = source_each(run, CATBIRD_MESSAGES, convo->id.at, "6, 5, 4 DESC NULLS LAST, 9, 2",
-            on_message, convo);
+        rc = source_each(run, CATBIRD_MESSAGES, convo->id.at,
+            "seq, epoch, message_type DESC NULLS LAST, created_at, id", on_message, convo);
     if (rc < 0)
         return rc;
     if (!convo->has_epoch)

@@ -26,8 +26,9 @@ static bool is_did(struct span did)
 static int on_device(void *data, PGresult *row)
 {
     struct import_run *run = data;
-    struct span did = mls_identity_did(source_bytes(row, DEVICE_USER), NULL);
-    struct span device = source_bytes(row, DEVICE_ID), hex = source_bytes(row, DEVICE_KEY);
+    struct span did = mls_identity_did(source_bytes(row, "user_did"), NULL);
+    struct span device = source_bytes(row, "device_id"),
+                hex = source_bytes(row, "signature_public_key");
     unsigned char key[256];
     size_t size = 0;
 
@@ -36,9 +37,9 @@ static int on_device(void *data, PGresult *row)
     if (hex.at == NULL || crypto_hex_decode(hex, key, sizeof key, &size) < 0 || size == 0)
         return import_fate(run, CATBIRD_DEVICES, "has no signature key: it registers again", 1);
     return import_step(run, CATBIRD_DEVICES, &import_put_device, SQL_ROWS_ANY,
-        VALUES(VALUE_TEXT(did), VALUE_TEXT(device), VALUE_TEXT(source_bytes(row, DEVICE_NAME)),
+        VALUES(VALUE_TEXT(did), VALUE_TEXT(device), VALUE_TEXT(source_bytes(row, "device_name")),
             VALUE_BLOB(key, size),
-            VALUE_INT(source_int_or(row, DEVICE_CREATED, run->import->now_ms))));
+            VALUE_INT(source_int_or(row, "registered_at", run->import->now_ms))));
 }
 
 int import_devices(struct import_run *run)
@@ -67,7 +68,7 @@ static int64_t find_end(const struct mls_key_package *package, const PGresult *r
 {
     uint64_t end_s = package->leaf.not_after_s;
     int64_t end_s_max = now_s + PACKAGE_SPAN_S_MAX;
-    int64_t row_end_s = source_int_or(row, PACKAGE_EXPIRES, INT64_MAX) / 1000;
+    int64_t row_end_s = source_int_or(row, "expires_at", INT64_MAX) / 1000;
 
     if (end_s < (uint64_t)end_s_max)
         end_s_max = (int64_t)end_s;
@@ -81,9 +82,9 @@ static int on_package(void *data, PGresult *row)
     const struct mls_lifetime_rule rule = {
         .now_s = (uint64_t)now_s, .skew_s = PACKAGE_SKEW_S, .span_s_max = UINT64_MAX
     };
-    struct span bytes = source_bytes(row, PACKAGE_BYTES), device;
-    struct span did = mls_identity_did(source_bytes(row, PACKAGE_OWNER), NULL);
-    bool is_used = source_bytes(row, PACKAGE_USED).at != NULL;
+    struct span bytes = source_bytes(row, "key_package"), device;
+    struct span did = mls_identity_did(source_bytes(row, "owner_did"), NULL);
+    bool is_used = source_bytes(row, "consumed_at").at != NULL;
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     struct mls_key_package read;
     const char *reason = NULL;
@@ -96,7 +97,7 @@ static int on_package(void *data, PGresult *row)
         reason = "is no key package";
     else if (mls_suite_of(read.suite) == NULL)
         reason = "is of an unknown cipher suite";
-    else if (!find_device(&read.leaf, did, source_bytes(row, PACKAGE_DEVICE), &device))
+    else if (!find_device(&read.leaf, did, source_bytes(row, "device_id"), &device))
         reason = "is not of its owner";
     else if ((not_after_s = find_end(&read, row, now_s)) <= now_s)
         reason = "has expired";
@@ -113,8 +114,8 @@ static int on_package(void *data, PGresult *row)
             /* A lease of the other server is lost. */
             VALUE_INT(is_used && !read.is_last_resort ? PACKAGE_CONSUMED : PACKAGE_FREE),
             VALUE_INT(is_used),
-            VALUE_INT(source_int_or(row, PACKAGE_CREATED, run->import->now_ms) / 1000),
-            VALUE_INT_IF(is_used, source_int_or(row, PACKAGE_USED, 0) / 1000)));
+            VALUE_INT(source_int_or(row, "created_at", run->import->now_ms) / 1000),
+            VALUE_INT_IF(is_used, source_int_or(row, "consumed_at", 0) / 1000)));
 }
 
 int import_packages(struct import_run *run)
@@ -174,8 +175,8 @@ static int on_welcome(void *data, PGresult *row)
 {
     struct import_convo *convo = data;
     struct import_run *run = convo->run;
-    struct span device, did = mls_identity_did(source_bytes(row, TO_WHOM), &device);
-    struct span bytes = source_bytes(row, TO_BYTES), why = source_bytes(row, TO_WHY);
+    struct span device, did = mls_identity_did(source_bytes(row, "recipient_did"), &device);
+    struct span bytes = source_bytes(row, "welcome_data"), why = source_bytes(row, "error_reason");
     const struct import_person *person = import_person_find(convo, did);
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     struct mls_message welcome;
@@ -183,19 +184,19 @@ static int on_welcome(void *data, PGresult *row)
     size_t ref_size;
     int rc;
 
-    if (source_int_or(row, TO_IS_CONSUMED, 0) != 0)
+    if (source_int_or(row, "consumed", 0) != 0)
         reason = "was used";
     else if (bytes.size == 0 || bytes.size > WELCOME_SIZE_MAX ||
              mls_message_read(bytes, &welcome) != NULL || welcome.wire != MLS_WELCOME)
         reason = "is no Welcome";
     else if (person == NULL || !person->is_in)
         reason = "is for somebody who is no member";
-    else if (!find_ref(&welcome, source_bytes(row, TO_REF), ref, &ref_size))
+    else if (!find_ref(&welcome, source_bytes(row, "key_package_hash"), ref, &ref_size))
         reason = "names no key package";
     if (reason != NULL)
         return import_fate(run, CATBIRD_WELCOMES, reason, 1);
     rc = put_welcome_bytes(
-        convo, bytes, source_int_or(row, TO_CREATED, run->import->now_ms), person->join_seq);
+        convo, bytes, source_int_or(row, "created_at", run->import->now_ms), person->join_seq);
     if (rc < 0)
         return rc;
     tr_assert(convo->welcome_part > 0);
@@ -209,6 +210,6 @@ static int on_welcome(void *data, PGresult *row)
 
 int import_welcomes(struct import_convo *convo)
 {
-    return source_each(
-        convo->run, CATBIRD_WELCOMES, convo->id.at, "md5(welcome_data), 2", on_welcome, convo);
+    return source_each(convo->run, CATBIRD_WELCOMES, convo->id.at,
+        "md5(welcome_data), recipient_did", on_welcome, convo);
 }

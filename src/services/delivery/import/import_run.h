@@ -11,131 +11,20 @@
 #include "services/delivery/import/import.h"
 #include "services/delivery/mls/mls_message.h"
 
-/* ---- the known tables of a Catbird server ---------------------------------------------------- */
-
-/* A row that the source gives has the columns of its table in this order, and they are named by
- * these constants. The first column of a table is the one it is selected by. The import names an
- * unknown table and does not read it. */
-enum source_type {
-    SOURCE_TEXT,
-    SOURCE_INT,
-    SOURCE_FLAG,  /* 0 or 1 */
-    SOURCE_TIME,  /* timestamp, or its text: as milliseconds since 1970 */
-    SOURCE_BYTES, /* bytea, nothing else */
-    SOURCE_HEX,   /* bytea, or text: as text */
+/* The tables of a Catbird server. Those from the policies to the Welcomes belong to conversations. */
+enum import_table {
+    CATBIRD_CONVERSATIONS,
+    CATBIRD_POLICIES,
+    CATBIRD_MEMBERS,
+    CATBIRD_CURSORS,
+    CATBIRD_MESSAGES,
+    CATBIRD_WELCOMES,
+    CATBIRD_PACKAGES,
+    CATBIRD_DEVICES,
+    CATBIRD_TABLES,
+    IMPORT_NO_TABLE = CATBIRD_TABLES,
 };
-
-/* A column: its constant, name and type, and whether it is needed. The table cannot be read without
- * a needed one; another one that is missing is NULL. */
-#define CATBIRD_CONVERSATION_COLUMNS(COLUMN)                                                       \
-    COLUMN(CONVO_ID, "id", SOURCE_TEXT, true)                                                      \
-    COLUMN(CONVO_CREATOR, "creator_did", SOURCE_TEXT, false)                                       \
-    COLUMN(CONVO_EPOCH, "current_epoch", SOURCE_INT, true)                                         \
-    COLUMN(CONVO_NAME, "name", SOURCE_TEXT, false)                                                 \
-    COLUMN(CONVO_TEXT, "description", SOURCE_TEXT, false)                                          \
-    COLUMN(CONVO_SUITE, "cipher_suite", SOURCE_TEXT, false)                                        \
-    COLUMN(CONVO_INFO, "group_info", SOURCE_BYTES, false)                                          \
-    COLUMN(CONVO_IS_REMOTE, "is_remote", SOURCE_FLAG, false)                                       \
-    COLUMN(CONVO_CREATED, "created_at", SOURCE_TIME, false)                                        \
-    COLUMN(CONVO_UPDATED, "updated_at", SOURCE_TIME, false)
-#define CATBIRD_POLICY_COLUMNS(COLUMN)                                                             \
-    COLUMN(RULE_CONVO, "convo_id", SOURCE_TEXT, true)                                              \
-    COLUMN(RULE_MEMBERS_MAX, "max_members", SOURCE_INT, false)                                     \
-    COLUMN(RULE_EXTERNAL, "allow_external_commits", SOURCE_FLAG, false)                            \
-    COLUMN(RULE_INVITE, "require_invite_for_join", SOURCE_FLAG, false)                             \
-    COLUMN(RULE_REJOIN_DAYS, "rejoin_window_days", SOURCE_INT, false)
-#define CATBIRD_MEMBER_COLUMNS(COLUMN)                                                             \
-    COLUMN(MEMBER_CONVO, "convo_id", SOURCE_TEXT, true)                                            \
-    COLUMN(MEMBER_DID, "member_did", SOURCE_TEXT, true)                                            \
-    COLUMN(MEMBER_USER, "user_did", SOURCE_TEXT, false)                                            \
-    COLUMN(MEMBER_JOINED, "joined_at", SOURCE_TIME, false)                                         \
-    COLUMN(MEMBER_LEFT, "left_at", SOURCE_TIME, true)                                              \
-    COLUMN(MEMBER_IS_ADMIN, "is_admin", SOURCE_FLAG, false)                                        \
-    COLUMN(MEMBER_IS_MODERATOR, "is_moderator", SOURCE_FLAG, false)                                \
-    COLUMN(MEMBER_UNREAD, "unread_count", SOURCE_INT, false)                                       \
-    COLUMN(MEMBER_READ, "last_read_at", SOURCE_TIME, false)
-#define CATBIRD_CURSOR_COLUMNS(COLUMN)                                                             \
-    COLUMN(CURSOR_CONVO, "convo_id", SOURCE_TEXT, true)                                            \
-    COLUMN(CURSOR_USER, "user_did", SOURCE_TEXT, true)                                             \
-    COLUMN(CURSOR_SEEN, "last_seen_cursor", SOURCE_TEXT, true)
-#define CATBIRD_MESSAGE_COLUMNS(COLUMN)                                                            \
-    COLUMN(MESSAGE_CONVO, "convo_id", SOURCE_TEXT, true)                                           \
-    COLUMN(MESSAGE_ID, "id", SOURCE_TEXT, true)                                                    \
-    COLUMN(MESSAGE_SENDER, "sender_did", SOURCE_TEXT, false)                                       \
-    COLUMN(MESSAGE_TYPE, "message_type", SOURCE_TEXT, false)                                       \
-    COLUMN(MESSAGE_EPOCH, "epoch", SOURCE_INT, true)                                               \
-    COLUMN(MESSAGE_SEQ, "seq", SOURCE_INT, true)                                                   \
-    COLUMN(MESSAGE_BYTES, "ciphertext", SOURCE_BYTES, true)                                        \
-    COLUMN(MESSAGE_GIVEN_ID, "msg_id", SOURCE_TEXT, false)                                         \
-    COLUMN(MESSAGE_CREATED, "created_at", SOURCE_TIME, false)                                      \
-    COLUMN(MESSAGE_BUCKET, "received_bucket_ts", SOURCE_INT, false)
-#define CATBIRD_WELCOME_COLUMNS(COLUMN)                                                            \
-    COLUMN(TO_CONVO, "convo_id", SOURCE_TEXT, true)                                                \
-    COLUMN(TO_WHOM, "recipient_did", SOURCE_TEXT, true)                                            \
-    COLUMN(TO_BYTES, "welcome_data", SOURCE_BYTES, true)                                           \
-    COLUMN(TO_REF, "key_package_hash", SOURCE_HEX, false)                                          \
-    COLUMN(TO_IS_CONSUMED, "consumed", SOURCE_FLAG, true)                                          \
-    COLUMN(TO_WHY, "error_reason", SOURCE_TEXT, false)                                             \
-    COLUMN(TO_CREATED, "created_at", SOURCE_TIME, false)
-#define CATBIRD_PACKAGE_COLUMNS(COLUMN)                                                            \
-    COLUMN(PACKAGE_OWNER, "owner_did", SOURCE_TEXT, true)                                          \
-    COLUMN(PACKAGE_DEVICE, "device_id", SOURCE_TEXT, false)                                        \
-    COLUMN(PACKAGE_BYTES, "key_package", SOURCE_BYTES, true)                                       \
-    COLUMN(PACKAGE_EXPIRES, "expires_at", SOURCE_TIME, false)                                      \
-    COLUMN(PACKAGE_USED, "consumed_at", SOURCE_TIME, true)                                         \
-    COLUMN(PACKAGE_CREATED, "created_at", SOURCE_TIME, false)
-/* This table's shape is a guess. If it is missing, devices register again. */
-#define CATBIRD_DEVICE_COLUMNS(COLUMN)                                                             \
-    COLUMN(DEVICE_USER, "user_did", SOURCE_TEXT, false)                                            \
-    COLUMN(DEVICE_ID, "device_id", SOURCE_TEXT, false)                                             \
-    COLUMN(DEVICE_NAME, "device_name", SOURCE_TEXT, false)                                         \
-    COLUMN(DEVICE_KEY, "signature_public_key", SOURCE_HEX, false)                                  \
-    COLUMN(DEVICE_CREATED, "registered_at", SOURCE_TIME, false)
-
-/* A table: its constant, name and columns, whether it is needed, and its known columns that are
- * not, each between spaces. The tables from the policies to the Welcomes belong to conversations.
- */
-#define IMPORT_TABLES(TABLE)                                                                       \
-    TABLE(CATBIRD_CONVERSATIONS, "conversations", CATBIRD_CONVERSATION_COLUMNS, true,              \
-        " idempotency_key group_info_epoch group_info_updated_at sequencer_ds ")                   \
-    TABLE(CATBIRD_POLICIES, "conversation_policy", CATBIRD_POLICY_COLUMNS, false,                  \
-        " created_at updated_at ")                                                                 \
-    TABLE(CATBIRD_MEMBERS, "members", CATBIRD_MEMBER_COLUMNS, true,                                \
-        " device_id device_name leaf_index needs_rejoin rejoin_requested_at"                       \
-        " rejoin_key_package_hash promoted_at promoted_by ")                                       \
-    TABLE(CATBIRD_CURSORS, "cursors", CATBIRD_CURSOR_COLUMNS, false, " updated_at ")               \
-    TABLE(CATBIRD_MESSAGES, "messages", CATBIRD_MESSAGE_COLUMNS, true,                             \
-        " padded_size expires_at idempotency_key ")                                                \
-    TABLE(                                                                                         \
-        CATBIRD_WELCOMES, "welcome_messages", CATBIRD_WELCOME_COLUMNS, false, " id consumed_at ")  \
-    TABLE(CATBIRD_PACKAGES, "key_packages", CATBIRD_PACKAGE_COLUMNS, false,                        \
-        " id credential_did cipher_suite key_package_hash consumed_for_convo_id"                   \
-        " reserved_at reserved_by_convo ")                                                         \
-    TABLE(CATBIRD_DEVICES, "devices", CATBIRD_DEVICE_COLUMNS, false,                               \
-        " id credential_did last_seen_at ")
-
-/* clang-format off */
-#define COLUMN_CONSTANT(constant, ...) constant,
-#define COLUMN_CONSTANTS(constant, name, columns, ...) enum { columns(COLUMN_CONSTANT) };
-#define TABLE_CONSTANT(constant, ...) constant,
-IMPORT_TABLES(COLUMN_CONSTANTS)
-enum import_table { IMPORT_TABLES(TABLE_CONSTANT) CATBIRD_TABLES, IMPORT_NO_TABLE = CATBIRD_TABLES };
-/* clang-format on */
-
 enum { IMPORT_COLUMNS_MAX = 10 };
-struct source_table {
-    const char *name;
-    struct source_column {
-        const char *name; /* NULL ends the columns */
-        enum source_type type;
-        bool is_needed;
-    } columns[IMPORT_COLUMNS_MAX + 1];
-    bool is_needed;
-    const char *ignored;
-};
-extern const struct source_table import_tables[CATBIRD_TABLES];
-
-/* ---- the run --------------------------------------------------------------------------------- */
 
 typedef struct pg_conn PGconn; /* libpq's */
 typedef struct pg_result PGresult;
@@ -200,12 +89,10 @@ int source_open(struct import_run *run);
 
 /* Returns a value; {NULL, 0} if it is NULL or there is no such row. A zero follows the bytes. */
 struct span source_bytes_at(const PGresult *rows, int row, int column);
-/* Return a value of the first row. */
-static inline struct span source_bytes(const PGresult *row, int column)
-{
-    return source_bytes_at(row, 0, column);
-}
-int64_t source_int_or(const PGresult *row, int column, int64_t fallback); /* of NULL */
+/* Return a value of the first row by the name of its column. */
+struct span source_bytes(const PGresult *row, const char *column);
+int64_t source_int_or(const PGresult *row, const char *column, int64_t fallback); /* of NULL */
+const char *source_name(enum import_table table);
 
 /* Asks for few rows, of bigint, text or bytea. A NULL value: the statement has none. */
 int source_ask(struct import_run *run, const char *text, const char *value, PGresult **ret_rows);
@@ -214,8 +101,7 @@ int source_number(struct import_run *run, const char *text, const char *value, i
 int source_count(
     struct import_run *run, enum import_table table, const char *convo, int64_t *ret_rows);
 /* Selects rows of a table, of one conversation or (NULL) all. They come one at a time and are gone
- * after their callback, so memory does not depend on their number. `order` are numbers of columns
- * from 1 on. The callback returns 0, or a negative code that ends the run; it must not select. No
+ * after their callback, so memory does not depend on their number. The callback returns 0, or a negative code that ends the run; it must not select. No
  * rows if the source has no such table. */
 enum { SOURCE_KEPT = 1 }; /* the callback has taken the row */
 typedef int (*source_row_fn)(void *data, PGresult *row);

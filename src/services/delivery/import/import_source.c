@@ -13,26 +13,97 @@
 #include "base/assert.h"
 #include "services/delivery/import/import_run.h"
 
-/* clang-format off */
-#define COLUMN_ROW(constant, name_, type_, is_needed_) { name_, type_, is_needed_ },
-#define TABLE_ROW(constant, name_, columns_, is_needed_, ignored_) \
-    [constant] = { name_, { columns_(COLUMN_ROW) }, is_needed_, ignored_ },
-const struct source_table import_tables[CATBIRD_TABLES] = { IMPORT_TABLES(TABLE_ROW) };
-/* clang-format on */
+enum source_type {
+    TEXT,
+    INT,
+    FLAG,  /* 0 or 1 */
+    TIME,  /* timestamp, or its text: as milliseconds since 1970 */
+    BYTES, /* bytea, nothing else */
+    HEX,   /* bytea, or text: as text */
+};
+enum { IS_NEEDED = true };
+
+/* The known tables. The first column of a table is the one it is selected by. The table cannot be
+ * read without a needed column; another one that is missing is NULL. The import names an unknown
+ * table and does not read it. */
+static const struct source_table {
+    const char *name;
+    bool is_needed;
+    struct source_column {
+        const char *name; /* NULL ends the columns */
+        enum source_type type;
+        bool is_needed;
+    } columns[IMPORT_COLUMNS_MAX + 1];
+    const char *ignored; /* known columns, each between spaces */
+} import_tables[CATBIRD_TABLES] = {
+    [CATBIRD_CONVERSATIONS] = { "conversations", .is_needed = true,
+        .columns = { { "id", TEXT, IS_NEEDED }, { "creator_did", TEXT },
+            { "current_epoch", INT, IS_NEEDED }, { "name", TEXT }, { "description", TEXT },
+            { "cipher_suite", TEXT }, { "group_info", BYTES }, { "is_remote", FLAG },
+            { "created_at", TIME }, { "updated_at", TIME } },
+        .ignored = " idempotency_key group_info_epoch group_info_updated_at sequencer_ds " },
+    [CATBIRD_POLICIES] = { "conversation_policy",
+        .columns = { { "convo_id", TEXT, IS_NEEDED }, { "max_members", INT },
+            { "allow_external_commits", FLAG }, { "require_invite_for_join", FLAG },
+            { "rejoin_window_days", INT } },
+        .ignored = " created_at updated_at " },
+    [CATBIRD_MEMBERS] = { "members", .is_needed = true,
+        .columns = { { "convo_id", TEXT, IS_NEEDED }, { "member_did", TEXT, IS_NEEDED },
+            { "user_did", TEXT }, { "joined_at", TIME }, { "left_at", TIME, IS_NEEDED },
+            { "is_admin", FLAG }, { "is_moderator", FLAG }, { "unread_count", INT },
+            { "last_read_at", TIME } },
+        .ignored = " device_id device_name leaf_index needs_rejoin rejoin_requested_at "
+                   "rejoin_key_package_hash promoted_at promoted_by " },
+    [CATBIRD_CURSORS] = { "cursors",
+        .columns = { { "convo_id", TEXT, IS_NEEDED }, { "user_did", TEXT, IS_NEEDED },
+            { "last_seen_cursor", TEXT, IS_NEEDED } },
+        .ignored = " updated_at " },
+    [CATBIRD_MESSAGES] = { "messages", .is_needed = true,
+        .columns = { { "convo_id", TEXT, IS_NEEDED }, { "id", TEXT, IS_NEEDED },
+            { "sender_did", TEXT }, { "message_type", TEXT }, { "epoch", INT, IS_NEEDED },
+            { "seq", INT, IS_NEEDED }, { "ciphertext", BYTES, IS_NEEDED }, { "msg_id", TEXT },
+            { "created_at", TIME }, { "received_bucket_ts", INT } },
+        .ignored = " padded_size expires_at idempotency_key " },
+    [CATBIRD_WELCOMES] = { "welcome_messages",
+        .columns = { { "convo_id", TEXT, IS_NEEDED }, { "recipient_did", TEXT, IS_NEEDED },
+            { "welcome_data", BYTES, IS_NEEDED }, { "key_package_hash", HEX },
+            { "consumed", FLAG, IS_NEEDED }, { "error_reason", TEXT }, { "created_at", TIME } },
+        .ignored = " id consumed_at " },
+    [CATBIRD_PACKAGES] = { "key_packages",
+        .columns = { { "owner_did", TEXT, IS_NEEDED }, { "device_id", TEXT },
+            { "key_package", BYTES, IS_NEEDED }, { "expires_at", TIME },
+            { "consumed_at", TIME, IS_NEEDED }, { "created_at", TIME } },
+        .ignored = " id credential_did cipher_suite key_package_hash consumed_for_convo_id "
+                   "reserved_at reserved_by_convo " },
+    /* This table's shape is a guess. If it is missing, devices register again. */
+    [CATBIRD_DEVICES] = { "devices",
+        .columns = { { "user_did", TEXT }, { "device_id", TEXT }, { "device_name", TEXT },
+            { "signature_public_key", HEX }, { "registered_at", TIME } },
+        .ignored = " id credential_did last_seen_at " },
+};
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+const char *source_name(enum import_table table)
+{
+    return import_tables[table].name;
+}
+
 struct span source_bytes_at(const PGresult *rows, int row, int column)
 {
-    tr_assert(rows == NULL || column < PQnfields(rows));
+    tr_assert(rows == NULL || (column >= 0 && column < PQnfields(rows)));
     if (row >= PQntuples(rows) || PQgetisnull(rows, row, column) != 0)
         return (struct span){ NULL, 0 };
     return (struct span){ PQgetvalue(rows, row, column), (size_t)PQgetlength(rows, row, column) };
 }
 
-int64_t source_int_or(const PGresult *row, int column, int64_t fallback)
+struct span source_bytes(const PGresult *row, const char *column)
 {
-    struct span bytes = source_bytes(row, column);
+    return source_bytes_at(row, 0, PQfnumber(row, column));
+}
+
+static int64_t read_int(struct span bytes, int64_t fallback)
+{
     uint64_t value = 0;
 
     if (bytes.size != 8)
@@ -40,6 +111,11 @@ int64_t source_int_or(const PGresult *row, int column, int64_t fallback)
     for (size_t i = 0; i < 8; i++)
         value = value << 8 | (unsigned char)bytes.at[i];
     return (int64_t)value;
+}
+
+int64_t source_int_or(const PGresult *row, const char *column, int64_t fallback)
+{
+    return read_int(source_bytes(row, column), fallback);
 }
 
 /* ---- statements ----------------------------------------------------------------------------- */
@@ -64,7 +140,7 @@ int source_number(struct import_run *run, const char *text, const char *value, i
     PGresult *row;
     int rc = source_ask(run, text, value, &row);
 
-    *ret_number = source_int_or(row, 0, 0);
+    *ret_number = read_int(source_bytes_at(row, 0, 0), 0);
     PQclear(row);
     return rc;
 }
@@ -123,12 +199,12 @@ static void put_column(struct buffer *text, const struct source_column *column, 
     static const struct {
         const char *type, *before, *behind;
     } casts[] = {
-        [SOURCE_TEXT] = { "text", "", "::text" },
-        [SOURCE_INT] = { "bigint", "", "::bigint" },
-        [SOURCE_FLAG] = { "bigint", "", "::int::bigint" },
-        [SOURCE_TIME] = { "bigint", "(EXTRACT(EPOCH FROM ", "::timestamptz) * 1000)::bigint" },
-        [SOURCE_BYTES] = { "bytea", "", "::bytea" },
-        [SOURCE_HEX] = { "text", "ltrim(", "::text, '\\x')" },
+        [TEXT] = { "text", "", "::text" },
+        [INT] = { "bigint", "", "::bigint" },
+        [FLAG] = { "bigint", "", "::int::bigint" },
+        [TIME] = { "bigint", "(EXTRACT(EPOCH FROM ", "::timestamptz) * 1000)::bigint" },
+        [BYTES] = { "bytea", "", "::bytea" },
+        [HEX] = { "text", "ltrim(", "::text, '\\x')" },
     };
 
     if (is_there)
@@ -136,6 +212,7 @@ static void put_column(struct buffer *text, const struct source_column *column, 
             casts[column->type].behind);
     else
         buffer_format(text, "NULL::%s", casts[column->type].type);
+    buffer_format(text, " AS \"%s\"", column->name);
 }
 
 int source_each(struct import_run *run, enum import_table index, const char *convo,
@@ -183,7 +260,7 @@ static int learn_column(struct import_run *run, int index, struct span name, str
     while (table->columns[c].name != NULL && !span_is(name, table->columns[c].name))
         c++;
     run->has_column[index][c] = true;
-    if (table->columns[c].type == SOURCE_BYTES && !span_is(type, "bytea"))
+    if (table->columns[c].type == BYTES && !span_is(type, "bytea"))
         return import_fail(run, TR_EUNSUPPORTED,
             "the column %s.%s is %s, and only bytea can be read", table->name, name.at, type.at);
     (void)snprintf(word, sizeof word, " %s ", name.at);

@@ -56,14 +56,14 @@ static void pass_points(struct import_convo *convo, const struct row *row)
     }
 }
 
-/* Finds the read position behind which `unread` application messages lie. */
-static uint64_t count_back(const struct import_convo *convo, int64_t unread, uint64_t join_seq)
+/* Finds the read position behind which the member's unread application messages lie. */
+static uint64_t count_back(const struct import_convo *convo, const struct import_person *person)
 {
-    uint64_t wanted = (uint64_t)unread;
+    uint64_t wanted = (uint64_t)person->unread; /* -1 is more than there are */
 
-    tr_assert(unread > 0);
+    tr_assert(wanted > 0);
     if (wanted > convo->recent_count || wanted > IMPORT_RECENT_MAX)
-        return join_seq;
+        return person->join_seq;
     return convo->recent[(convo->recent_count - wanted) % IMPORT_RECENT_MAX] - 1;
 }
 
@@ -80,9 +80,7 @@ static void place_all(struct import_convo *convo)
         if (person->unread == 0 || convo->rows == 0)
             person->read_seq = convo->last_seq;
         else if (person->read_ms < 0)
-            person->read_seq = person->unread > 0
-                                   ? count_back(convo, person->unread, person->join_seq)
-                                   : person->join_seq;
+            person->read_seq = count_back(convo, person);
         if (person->leave_seq < person->join_seq)
             person->leave_seq = person->join_seq;
         if (person->read_seq < person->join_seq)
@@ -113,7 +111,7 @@ static int add_base(struct import_convo *convo, uint64_t base)
 
 static void note_epoch(struct import_convo *convo, uint64_t epoch)
 {
-    if (!convo->has_epoch || epoch > convo->epoch)
+    if (epoch > convo->epoch)
         convo->epoch = epoch;
     convo->has_epoch = true;
 }

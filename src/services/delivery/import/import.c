@@ -253,8 +253,7 @@ static int import_report(struct import_run *run)
 int delivery_import_catbird(const struct delivery_import *import, char *why, size_t why_size)
 {
     static int (*const parts[])(struct import_run * run) = { source_open, find_writers,
-        refuse_others, import_devices, import_packages, import_convos, import_flush,
-        import_report };
+        refuse_others, import_packages, import_convos, import_flush, import_report };
     struct import_run run = { .import = import, .why = why, .why_size = why_size };
     int rc = 0;
 

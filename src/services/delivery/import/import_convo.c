@@ -190,6 +190,7 @@ static void add_point(struct import_convo *convo, int64_t from_ms, uint64_t *seq
 {
     const struct import_point point = { from_ms, seq, is_leave };
 
+    tr_assert(seq != NULL);
     buffer_append(&convo->points, &point, sizeof point);
 }
 

@@ -104,6 +104,7 @@ static int add_base(struct import_convo *convo, uint64_t base)
     if (buffer_append(&convo->bases, &base, sizeof base) < 0)
         return convo->bases.failed;
     bases = (uint64_t *)(void *)convo->bases.bytes;
+    tr_assert(at <= count);
     memmove(&bases[at + 1], &bases[at], (count - at) * sizeof base);
     bases[at] = base;
     return 0;

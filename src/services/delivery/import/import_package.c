@@ -42,11 +42,6 @@ static int on_device(void *data, PGresult *row)
             VALUE_INT(source_int_or(row, "registered_at", run->import->now_ms))));
 }
 
-int import_devices(struct import_run *run)
-{
-    return source_each(run, CATBIRD_DEVICES, NULL, NULL, on_device, run);
-}
-
 /* ---- key packages --------------------------------------------------------------------------- */
 
 /* Finds the device in the credential of its owner, else in the row; "": there is none. */
@@ -120,7 +115,9 @@ static int on_package(void *data, PGresult *row)
 
 int import_packages(struct import_run *run)
 {
-    return source_each(run, CATBIRD_PACKAGES, NULL, NULL, on_package, run);
+    int rc = source_each(run, CATBIRD_DEVICES, NULL, NULL, on_device, run);
+
+    return rc < 0 ? rc : source_each(run, CATBIRD_PACKAGES, NULL, NULL, on_package, run);
 }
 
 /* ---- Welcomes ------------------------------------------------------------------------------- */
@@ -140,8 +137,7 @@ static bool find_ref(const struct mls_message *welcome, struct span said_hex,
     while (mls_welcome_next(&list, &reference)) {
         if (first.at == NULL)
             first = reference;
-        if (*ret_size > 0 && reference.size == *ret_size &&
-            memcmp(reference.at, ref, *ret_size) == 0)
+        if (*ret_size > 0 && span_equal(reference, (struct span){ (const char *)ref, *ret_size }))
             return true;
     }
     if (first.at != NULL && first.size <= MLS_REFERENCE_SIZE_MAX &&

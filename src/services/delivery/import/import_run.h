@@ -179,7 +179,6 @@ static inline struct import_person *import_person(const struct import_convo *con
 /* Finds a member by DID. NULL: there is none. */
 struct import_person *import_person_find(const struct import_convo *convo, struct span did);
 
-int import_devices(struct import_run *run);
-int import_packages(struct import_run *run);
+int import_packages(struct import_run *run); /* and devices */
 
 #endif

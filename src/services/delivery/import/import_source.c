@@ -187,6 +187,7 @@ int source_keep(void *data, PGresult *row)
 {
     PGresult **kept = data;
 
+    tr_assert(PQntuples(row) == 1);
     PQclear(*kept);
     *kept = row;
     return SOURCE_KEPT;
@@ -222,6 +223,7 @@ int source_each(struct import_run *run, enum import_table index, const char *con
     struct buffer text = { 0 };
     int rc;
 
+    tr_assert(index < CATBIRD_TABLES && on_row != NULL);
     if (!run->has_table[index])
         return 0;
     for (uint32_t c = 0; table->columns[c].name != NULL; c++) {
@@ -259,6 +261,7 @@ static int learn_column(struct import_run *run, int index, struct span name, str
     run->has_table[index] = true;
     while (table->columns[c].name != NULL && !span_is(name, table->columns[c].name))
         c++;
+    tr_assert(c <= IMPORT_COLUMNS_MAX);
     run->has_column[index][c] = true;
     if (table->columns[c].type == BYTES && !span_is(type, "bytea"))
         return import_fail(run, TR_EUNSUPPORTED,

@@ -60,6 +60,11 @@ struct act;
         "Requests served without an actor.")                                                       \
     X(SUBSCRIBERS, GAUGE, "troupe_delivery_subscribers", "Open event streams.")                    \
     X(EVENTS, COUNTER, "troupe_delivery_events_total", "Events sent to subscribers.")              \
+    X(FORKS, COUNTER, "troupe_delivery_forks_suspected_total",                                     \
+        "Confirmations of an epoch whose hash differs from an earlier one.")                       \
+    X(REVOKED, COUNTER, "troupe_delivery_commits_revoked_total", "Commits that a quorum revoked.") \
+    X(RESETS, COUNTER, "troupe_delivery_resets_total",                                             \
+        "Groups that an admin replaced by a new one.")                                             \
     X(TURNS, COUNTER, "troupe_delivery_turns_total",                                               \
         "Turns given to members that lost two commits in a row.")                                  \
     X(TURNS_UNUSED, COUNTER, "troupe_delivery_turns_unused_total",                                 \

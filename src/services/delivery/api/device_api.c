@@ -3,7 +3,7 @@
  * signature key that its key packages must carry. */
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/convo/notice.h"
+#include "services/delivery/convo/event.h"
 #include "services/delivery/store/device_store.h"
 #include "services/delivery/store/welcome_store.h"
 
@@ -46,7 +46,7 @@ static void tell_new_device(struct call_run *run)
     for (uint32_t row = 0; row < call_rows(run, STEP_ADDITIONS) && row < TOLD_MAX; row++)
         notice_tell(call_delivery(run),
             sql_row_bytes(run->unit, call_step(run, STEP_ADDITIONS), row, 0),
-            &(struct notice){ .kind = DELIVERY_NEW_DEVICE,
+            &(struct delivery_event){ .kind = DELIVERY_NEW_DEVICE,
                 .did = run->caller,
                 .device = call_text(run, REGISTER_DEVICE) });
 }

@@ -5,7 +5,7 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/convo/notice.h"
+#include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"
 
 /* ---- publish -------------------------------------------------------------------------------- */
@@ -114,9 +114,10 @@ static void tell_all_low(struct call_run *run)
         delivery_metrics_add(DELIVERY_METRIC_PACKAGES_LOW, sql_unit_rows(run->unit, low) > 0);
         for (uint32_t row = 0; row < sql_unit_rows(run->unit, low); row++)
             notice_tell(call_delivery(run), sql_row_bytes(run->unit, low, row, 0),
-                &(struct notice){ .kind = DELIVERY_PACKAGES_LOW,
+                &(struct delivery_event){ .kind = DELIVERY_PACKAGES_LOW,
                     .did = dids->items[i],
-                    .count = (uint64_t)sql_row_int(run->unit, low, row, 1) });
+                    .available = sql_row_int(run->unit, low, row, 1),
+                    .threshold = PACKAGE_THRESHOLD });
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recovery_api.c: confirmEpoch, reportInvalidCommit, resetGroup and groupInfoRefresh over HTTP. The
- * rules are in convo_recovery.c and act_notice.c. */
+ * rules are in act_recovery.c and act_notice.c. */
 #include <string.h>
 
 #include "crypto/encoding.h"

@@ -15,7 +15,7 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/convo/notice.h"
+#include "services/delivery/convo/event.h"
 #include "services/delivery/store/device_store.h"
 
 enum { REJOINS_MAX = 10, REJOINS_MS = 3600000, REJOINS_RETRY_S = 360 };
@@ -106,7 +106,7 @@ static void tell_rejoin(struct call_run *run)
 {
     if (is_pending(run))
         notice_tell(call_delivery(run), call_text(run, REJOIN_CONVO),
-            &(struct notice){ .kind = DELIVERY_READDITION,
+            &(struct delivery_event){ .kind = DELIVERY_READDITION,
                 .did = run->caller,
                 .device = call_text(run, REJOIN_OF_DEVICE) });
 }

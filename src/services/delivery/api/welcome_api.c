@@ -3,7 +3,7 @@
 #include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
-#include "services/delivery/convo/notice.h"
+#include "services/delivery/convo/event.h"
 #include "services/delivery/store/device_store.h"
 #include "services/delivery/store/schema.h"
 #include "services/delivery/store/welcome_store.h"
@@ -130,7 +130,7 @@ const struct call call_invalidate_welcome = {
 static void tell_reissue(struct call_run *run)
 {
     notice_tell(call_delivery(run), call_text(run, LOST_CONVO),
-        &(struct notice){ .kind = DELIVERY_READDITION,
+        &(struct delivery_event){ .kind = DELIVERY_READDITION,
             .did = run->caller,
             .device = call_text(run, LOST_DEVICE) });
 }

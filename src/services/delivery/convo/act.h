@@ -57,6 +57,8 @@ enum {
     ACT_TRANSIENT = 128,     /* ephemeral: not logged, consumes no token, refused without waiting */
     ACT_PUSHES = 256,        /* wakes the devices of members without an open stream */
     ACT_IN_ORDER = 512,      /* its lookup runs after all units sent before, by any actor */
+    ACT_FOR_MEMBERS = 1024,  /* refused unless the caller is a member, also after units in flight */
+    ACT_FOR_READERS = 2048,  /* refused unless the caller is a member now */
 };
 
 /* The struct that embeds the act: acts.h has struct <noun>_act and act_<noun>() for each. */
@@ -84,7 +86,7 @@ struct act_type {
     /* Answer from memory without waking the conversation. False: memory has no answer. NULL: no act
      * of this type can be answered so. */
     bool (*peek)(const struct convo_slot *slot, struct act *act);
-    /* Decide what to do with the act. Changes only the op and the act. */
+    /* Decide what to do with the act. Changes only the op and the act. NULL: CONVO_GO. */
     enum convo_plan (*plan)(struct convo *convo, struct convo_op *op);
     act_steps_fn *store;
     /* Read results of the stored unit. NULL: there are none. */

@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 #include "services/delivery/mls/mls_reader.h"
 
 static void commit_fini(struct act *act)
@@ -265,9 +264,8 @@ static void store_row(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, uint32_t row)
 {
     const struct commit_act *commit = act_commit(op->act);
-    const struct delivery_event event = commit_event(op, row);
 
-    convo_store_log(convo, op, unit, &event,
+    convo_store_log(convo, op, unit, commit_event(op, row),
         row < commit->proposal_count ? commit->proposals[row].sha256 : commit->content.sha256);
 }
 
@@ -311,24 +309,16 @@ static void commit_answer(const struct convo *convo, const struct convo_op *op)
 
 /* ---- tell ----------------------------------------------------------------------------------- */
 
-static void tell_row(
-    struct convo *convo, struct tr_context *ctx, const struct convo_op *op, uint32_t row)
-{
-    const struct delivery_event event = commit_event(op, row);
-
-    convo_stream_tell(convo, ctx, &event);
-}
-
 static void commit_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct commit_act *commit = act_commit(op->act);
 
     for (uint32_t i = 0; i <= commit->proposal_count; i++)
-        tell_row(convo, ctx, op, i);
+        convo_stream_tell(convo, ctx, commit_event(op, i));
     convo_stream_tell_members(convo, ctx, op, commit->kind == COMMIT_LEAVE);
     convo_stream_end_removed(convo, commit->members.removes, commit->members.remove_count);
     if (commit->app_bytes.size > 0)
-        tell_row(convo, ctx, op, commit->proposal_count + 1);
+        convo_stream_tell(convo, ctx, commit_event(op, commit->proposal_count + 1));
 }
 
 const struct act_type commit_act_type = {

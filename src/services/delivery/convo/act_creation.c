@@ -54,13 +54,11 @@ static void creation_answer(const struct convo *convo, const struct convo_op *op
 static bool creation_looked_up(
     struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
-    const struct member *caller = convo_caller(convo, op->act);
-
     if (lookup_failed(op->act, unit))
         return true;
     if (sql_unit_rows(unit, 0) == 0) {
         (void)convo_refuse_existing(op->act);
-    } else if (caller == NULL || !caller->is_in) {
+    } else if (!member_is_in(convo_caller(convo, op->act))) {
         (void)act_refuse_stranger(op->act);
     } else {
         convo_write_view(convo, &op->act->answer);

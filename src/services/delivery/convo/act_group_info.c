@@ -10,8 +10,6 @@ static enum convo_plan group_info_plan(struct convo *convo, struct convo_op *op)
     uint64_t epoch = act_group_info(op->act)->epoch;
     enum convo_plan plan;
 
-    if (!member_stays(convo_caller(convo, op->act)))
-        return act_refuse_stranger(op->act);
     plan = convo_check_parts(convo, op->act, convo->texts.suite, epoch);
     if (plan != CONVO_GO)
         return plan;
@@ -38,6 +36,7 @@ const struct act_type group_info_act_type = {
     .info_at = offsetof(struct group_info_act, info),
     .plan = group_info_plan,
     .store = group_info_store,
+    .flags = ACT_FOR_MEMBERS,
 };
 
 /* ---- reading it ------------------------------------------------------------------------------ */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* act_message.c: application messages (stored or ephemeral) and proposals. */
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 
 /* Epochs that an application message may lag. */
 static uint64_t app_window(const struct convo *convo)
@@ -16,8 +15,6 @@ static enum convo_plan message_plan(struct convo *convo, struct convo_op *op)
     const struct mls_message *mls = &op->act->content->mls;
     uint64_t epoch = convo->committed.epoch;
 
-    if (!member_stays(convo_caller(convo, op->act)))
-        return act_refuse_stranger(op->act);
     if (convo->planned.kind != CONVO_NUMBERED) {
         if (!convo_is_of_group(convo, mls->group_id))
             return act_refuse(
@@ -54,8 +51,6 @@ static enum convo_plan proposal_plan(struct convo *convo, struct convo_op *op)
 {
     const struct act_content *content = op->act->content;
 
-    if (!member_stays(convo_caller(convo, op->act)))
-        return act_refuse_stranger(op->act);
     if (!convo_is_of_group(convo, content->mls.group_id))
         return act_refuse(op->act, 400, "InvalidMessage", "The proposal belongs to another group.");
     if (content->mls.epoch > convo->planned.epoch || content->mls.epoch < convo->committed.epoch)
@@ -86,12 +81,10 @@ static struct delivery_event message_event(const struct convo_op *op)
 static void message_store(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    const struct delivery_event event = message_event(op);
-
     tr_assert(op->after.seq == op->before.seq + 1);
     tr_assert(op->after.epoch == op->before.epoch);
     convo_store_move(convo, op, unit, (struct span){ NULL, 0 });
-    convo_store_log(convo, op, unit, &event, op->act->content->sha256);
+    convo_store_log(convo, op, unit, message_event(op), op->act->content->sha256);
 }
 
 static void ephemeral_store(
@@ -117,9 +110,7 @@ static void message_answer(const struct convo *convo, const struct convo_op *op)
 
 static void message_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct delivery_event event = message_event(op);
-
-    convo_stream_tell(convo, ctx, &event);
+    convo_stream_tell(convo, ctx, message_event(op));
 }
 
 #define MESSAGE_ACT                                                                                \
@@ -133,7 +124,7 @@ const struct act_type message_act_type = {
     .plan = message_plan,
     .store = message_store,
     .apply = convo_apply_point,
-    .flags = ACT_LOGS | ACT_PUSHES,
+    .flags = ACT_FOR_MEMBERS | ACT_LOGS | ACT_PUSHES,
     .counter = DELIVERY_METRIC_MESSAGES_SENT,
     .timer = DELIVERY_TIMER_WRITE,
 };
@@ -145,7 +136,7 @@ const struct act_type proposal_act_type = {
     .plan = proposal_plan,
     .store = message_store,
     .apply = convo_apply_point,
-    .flags = ACT_LOGS,
+    .flags = ACT_FOR_MEMBERS | ACT_LOGS,
 };
 
 const struct act_type ephemeral_act_type = {
@@ -154,6 +145,6 @@ const struct act_type ephemeral_act_type = {
     .plan = ephemeral_plan,
     .store = ephemeral_store,
     .apply = ephemeral_apply,
-    .flags = ACT_TRANSIENT | ACT_NEEDS_ACTOR,
+    .flags = ACT_FOR_MEMBERS | ACT_TRANSIENT | ACT_NEEDS_ACTOR,
     .counter = DELIVERY_METRIC_MESSAGES_SENT,
 };

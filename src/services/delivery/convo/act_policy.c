@@ -8,13 +8,9 @@
 
 static enum convo_plan plan_admin(const struct convo *convo, struct act *act)
 {
-    const struct member *caller = convo_caller(convo, act);
-
-    if (!member_stays(caller))
-        return act_refuse_stranger(act);
     if (convo_is_in_flight(convo, &role_act_type) || convo_is_in_flight(convo, &policy_act_type))
         return CONVO_WAIT;
-    return member_is_admin(caller) ? CONVO_GO : convo_refuse_non_admin(act);
+    return member_is_admin(convo_caller(convo, act)) ? CONVO_GO : convo_refuse_non_admin(act);
 }
 
 /* Is there another admin who stays even if the newest commit is revoked? */
@@ -89,18 +85,15 @@ const struct act_type role_act_type = {
     .store = convo_store_role,
     .apply = role_apply,
     .tell = role_tell,
-    .flags = ACT_IS_AWAITED,
+    .flags = ACT_FOR_MEMBERS | ACT_IS_AWAITED,
 };
 
 /* ---- policy ---------------------------------------------------------------------------------- */
 
 static enum convo_plan policy_read_plan(struct convo *convo, struct convo_op *op)
 {
-    enum convo_plan plan = read_plan_epoch(convo, op);
-
-    if (op->act->status == 200)
-        policy_write(&convo->policy, convo_span(convo), &op->act->answer);
-    return plan;
+    policy_write(&convo->policy, convo_span(convo), &op->act->answer);
+    return read_plan_epoch(convo, op);
 }
 
 static enum convo_plan policy_plan(struct convo *convo, struct convo_op *op)
@@ -148,11 +141,11 @@ const struct act_type policy_act_type = {
     .apply = policy_apply,
     .answer = policy_answer,
     .tell = policy_tell,
-    .flags = ACT_IS_AWAITED,
+    .flags = ACT_FOR_MEMBERS | ACT_IS_AWAITED,
 };
 
 const struct act_type policy_read_act_type = {
     .name = "policy_read",
     .plan = policy_read_plan,
-    .flags = ACT_READS,
+    .flags = ACT_READS | ACT_FOR_READERS,
 };

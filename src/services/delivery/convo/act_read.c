@@ -4,10 +4,6 @@
 
 enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op)
 {
-    const struct member *caller = convo_caller(convo, op->act);
-
-    if (caller == NULL || !caller->is_in)
-        return act_refuse_stranger(op->act);
     op->act->result_epoch = convo->committed.epoch;
     op->act->result_seq = convo->committed.seq;
     op->act->status = 200;
@@ -34,11 +30,8 @@ static bool epoch_peek(const struct convo_slot *slot, struct act *act)
 
 static enum convo_plan view_plan(struct convo *convo, struct convo_op *op)
 {
-    enum convo_plan plan = read_plan_epoch(convo, op);
-
-    if (op->act->status == 200)
-        convo_write_view(convo, &op->act->answer);
-    return plan;
+    convo_write_view(convo, &op->act->answer);
+    return read_plan_epoch(convo, op);
 }
 
 static enum convo_plan state_plan(struct convo *convo, struct convo_op *op)
@@ -52,13 +45,13 @@ const struct act_type epoch_act_type = {
     .name = "epoch",
     .peek = epoch_peek,
     .plan = read_plan_epoch,
-    .flags = ACT_READS,
+    .flags = ACT_READS | ACT_FOR_READERS,
 };
 
 const struct act_type view_act_type = {
     .name = "convo",
     .plan = view_plan,
-    .flags = ACT_READS,
+    .flags = ACT_READS | ACT_FOR_READERS,
 };
 
 const struct act_type state_act_type = {
@@ -93,15 +86,12 @@ static uint64_t trims_of(const struct delivery *delivery)
 static bool convo_publish(
     const struct convo *convo, struct span caller, struct convo_view *ret_view)
 {
-    const struct member *member;
-
     if (convo->state != CONVO_LIVE || !convo->is_there || convo->is_exclusive ||
         convo->flying.first != NULL)
         return false;
-    member = roster_find(&convo->roster, caller);
     *ret_view = (struct convo_view){ .epoch = convo->committed.epoch,
         .seq = convo->committed.seq,
-        .is_in = member != NULL && member->is_in,
+        .is_in = member_is_in(roster_find(&convo->roster, caller)),
         .kept = convo->kept };
     return true;
 }
@@ -184,11 +174,6 @@ const struct act_type poll_act_type = {
 
 /* A member has read everything up to `seq`, or marks the conversation unread though there is nothing
  * new. */
-static enum convo_plan cursor_plan(struct convo *convo, struct convo_op *op)
-{
-    return member_stays(convo_caller(convo, op->act)) ? CONVO_GO : act_refuse_stranger(op->act);
-}
-
 static void read_to_apply(struct convo *convo, const struct convo_op *op)
 {
     struct read_to_act *cursor = act_read_to(op->act);
@@ -212,15 +197,15 @@ static void read_to_tell(struct convo *convo, struct tr_context *ctx, const stru
 const struct act_type read_to_act_type = {
     .name = "read_to",
     ACT_PAYLOAD(read_to),
-    .plan = cursor_plan,
     .store = convo_store_read_to,
     .apply = read_to_apply,
     .tell = read_to_tell,
+    .flags = ACT_FOR_MEMBERS,
 };
 
 const struct act_type mark_unread_act_type = {
     .name = "mark_unread",
     ACT_PAYLOAD(read_to),
-    .plan = cursor_plan,
     .store = convo_store_mark_unread,
+    .flags = ACT_FOR_MEMBERS,
 };

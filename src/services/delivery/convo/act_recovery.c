@@ -1,34 +1,102 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* act_recovery.c: acts that find and repair a broken group; convo_recovery.c has the rules.
+/* act_recovery.c: how a conversation recovers from a commit that its members cannot process.
  *
- * confirmEpoch: a member has entered an epoch, and sends the hash of its epoch authenticator.
- * Different hashes of one epoch mean that the group has forked.
+ * The server accepts one commit per epoch. A commit that the members cannot process would block the
+ * conversation: the server is at epoch n + 1, and all members stay at n. Three calls prevent that:
  *
- * reportInvalidCommit: a member reports that it cannot process the commit that started the current
- * epoch. The server stores the report; the report that completes the quorum revokes the commit in
- * the same unit.
+ *   confirmEpoch         A member has entered an epoch, and sends the hash of its epoch
+ *                        authenticator. Different hashes of one epoch mean that the group has forked.
+ *   reportInvalidCommit  A member cannot process the commit that started the current epoch. The
+ *                        report that completes the quorum revokes the commit in the same unit.
+ *   resetGroup           An admin replaces a group that cannot be repaired by a new one with the
+ *                        same members.
  *
- * resetGroup: an admin replaces a group that cannot be repaired by a new one with the same
- * members. */
+ * The server hears a member in an epoch when it gets a message, proposal or commit made in that
+ * epoch, a confirmEpoch, or the confirmation of a Welcome to it. Until then the epoch is
+ * provisional, and a quorum of the electors may revoke the commit that started it:
+ *
+ * 1. Electors are the DIDs (not devices) that were members before the commit and still are, without
+ *    the committer. Members that the commit added are not electors: otherwise a committer could add
+ *    a majority of its own. Members that it removed are not electors: otherwise they could undo
+ *    their removal. More than half of the electors must report the commit.
+ * 2. Once the server has heard any member in the new epoch, even the committer, the commit stays.
+ * 3. The revocation is one unit that begins with a compare-and-set: it decrements the epoch and
+ *    increments seq. The commit stays in the log as LOG_REVOKED with its receipt; a LOG_REVOKE row
+ *    follows.
+ * 4. The server refuses the same bytes at that epoch from then on, and refuses all commits of their
+ *    committer for a while (quarantine). Members that the commit removed are members again; a
+ *    member that left by itself in the commit stays out.
+ *
+ * If a revocation cannot help, an admin resets the group: new group id, epoch 0, the same members.
+ * Revocations and resets change more than epoch and seq. So no other act runs beside them, and the
+ * actor reads the conversation again afterwards. */
 #include <string.h>
 
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "json/json_write.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
-#include "support/metric.h"
 
-static struct metric metrics[] = {
-    { "troupe_delivery_forks_suspected_total", NULL,
-        "Confirmations of an epoch whose hash differs from an earlier one.", METRIC_COUNTER, 0,
-        NULL, NULL },
-    { "troupe_delivery_commits_revoked_total", NULL, "Commits that a quorum revoked.",
-        METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_resets_total", NULL, "Groups that an admin replaced by a new one.",
-        METRIC_COUNTER, 0, NULL, NULL },
-};
-enum { FORKS, REVOKED, RESETS };
+void recovery_committed(struct convo *convo, const struct convo_op *op)
+{
+    const struct member *sender = roster_get(&convo->roster, op->act->claims->issuer);
+    struct convo_newest *newest = &convo->newest;
+
+    tr_assert(act_has(op->act, ACT_COMMITS));
+    newest->is_there = true;
+    newest->seq = op->seq;
+    newest->base_epoch = op->before.epoch;
+    memcpy(newest->sha256, op->act->content->sha256, sizeof newest->sha256);
+    if (sender == NULL)
+        convo_poison(convo); /* out of memory: read it again */
+    else
+        newest->sender = (uint32_t)(sender - convo->roster.members);
+    buffer_clear(&convo->revoked);
+    for (uint32_t i = 0; i < convo->roster.count; i++)
+        convo->roster.members[i].has_reported = false;
+}
+
+bool recovery_was_revoked(const struct convo *convo, const unsigned char sha256[32])
+{
+    tr_assert(convo->revoked.size % 32 == 0);
+    for (size_t at = 0; at + 32 <= convo->revoked.size; at += 32)
+        if (memcmp(convo->revoked.bytes + at, sha256, 32) == 0)
+            return true;
+    return false;
+}
+
+bool recovery_may_undo(const struct convo *convo, const struct member *member)
+{
+    const struct convo_point *now = &convo->committed;
+
+    if (now->kind == CONVO_NUMBERED || now->confirmed >= now->epoch)
+        return false;
+    /* An external join does not confirm the epoch it commits at. So several commits in a row may be
+     * provisional, but memory knows only which members the newest one added. */
+    return now->confirmed + 1 < now->epoch || member->join_seq >= convo->newest.seq;
+}
+
+enum convo_plan recovery_may_commit(
+    const struct convo *convo, struct commit_act *commit, const struct member *caller)
+{
+    if (caller != NULL && commit->kind != COMMIT_LEAVE &&
+        caller->quarantined_until_ms > delivery_now_ms(convo->delivery))
+        return act_refuse(&commit->act, 403, "CommitterQuarantined",
+            "The members revoked a commit of yours and accept no other for a while.");
+    if (commit->content.bytes.size > 0 && commit->content.mls.epoch == convo->committed.epoch &&
+        recovery_was_revoked(convo, commit->content.sha256))
+        return act_refuse(&commit->act, 409, "CommitRevoked",
+            "The members could not process this commit and revoked it; make another.");
+    return CONVO_GO;
+}
+
+void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op)
+{
+    tr_assert(op->is_exclusive);
+    convo->committed = op->after;
+    convo->active_ms = op->now_ms;
+    convo_poison(convo); /* members, commits and the group's name changed: read them again */
+}
 
 struct delivery_event recovery_notice(const struct convo_op *op)
 {
@@ -51,7 +119,7 @@ struct delivery_event recovery_notice(const struct convo_op *op)
 }
 
 /* Plans the row of the log that tells of a revocation or reset. */
-static void plan_notice(struct convo_op *op)
+static enum convo_plan plan_notice(struct convo_op *op)
 {
     const struct delivery_event notice = recovery_notice(op);
     unsigned char sha256[32];
@@ -59,13 +127,12 @@ static void plan_notice(struct convo_op *op)
     op->after.seq++;
     crypto_sha256(notice.bytes.at, notice.bytes.size, sha256);
     convo_extend_chain(&op->after, notice.base_epoch, sha256);
+    return CONVO_GO;
 }
 
 static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    const struct delivery_event notice = recovery_notice(op);
-
-    convo_stream_tell(convo, ctx, &notice);
+    convo_stream_tell(convo, ctx, recovery_notice(op));
 }
 
 /* ---- confirmEpoch ---------------------------------------------------------------------------- */
@@ -74,9 +141,6 @@ static enum convo_plan confirm_plan(struct convo *convo, struct convo_op *op)
 {
     const struct confirm_act *confirm = act_confirm(op->act);
 
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    if (!member_stays(convo_caller(convo, op->act)))
-        return act_refuse_stranger(op->act);
     if (convo->planned.kind == CONVO_NUMBERED)
         return act_refuse(op->act, 400, "NumberedConversation",
             "The server counts the epochs of this conversation; there is nothing to confirm.");
@@ -96,7 +160,7 @@ static void confirm_apply(struct convo *convo, const struct convo_op *op)
     tr_assert(confirm->epoch <= convo->committed.epoch);
     if (convo->committed.confirmed < confirm->epoch)
         convo->committed.confirmed = confirm->epoch;
-    metric_add(&metrics[FORKS], confirm->is_fork);
+    delivery_metrics_add(DELIVERY_METRIC_FORKS, confirm->is_fork);
 }
 
 static void confirm_answer(const struct convo *convo, const struct convo_op *op)
@@ -118,7 +182,7 @@ static void confirm_tell(struct convo *convo, struct tr_context *ctx, const stru
 
     if (confirm->is_fork)
         convo_stream_tell(
-            convo, ctx, &(struct delivery_event){ .kind = DELIVERY_FORK, .epoch = confirm->epoch });
+            convo, ctx, (struct delivery_event){ .kind = DELIVERY_FORK, .epoch = confirm->epoch });
 }
 
 const struct act_type confirm_act_type = {
@@ -130,6 +194,7 @@ const struct act_type confirm_act_type = {
     .apply = confirm_apply,
     .answer = confirm_answer,
     .tell = confirm_tell,
+    .flags = ACT_FOR_MEMBERS,
 };
 
 /* ---- reportInvalidCommit --------------------------------------------------------------------- */
@@ -199,17 +264,6 @@ static enum convo_plan plan_reported(const struct convo *convo, struct report_ac
     return CONVO_GO;
 }
 
-/* Plans the revocation: decrements the epoch and increments seq. */
-static enum convo_plan plan_revocation(const struct convo *convo, struct convo_op *op)
-{
-    tr_assert(convo->flying.first == NULL);
-    tr_assert(op->after.confirmed < op->after.epoch);
-    op->is_exclusive = true;
-    op->after.epoch--;
-    plan_notice(op);
-    return CONVO_GO;
-}
-
 static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
 {
     struct report_act *report = act_report(op->act);
@@ -217,10 +271,7 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
     struct quorum quorum;
     enum convo_plan plan;
 
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     op->is_exclusive = false;
-    if (!member_stays(caller))
-        return act_refuse_stranger(op->act);
     if (convo->planned.kind == CONVO_NUMBERED)
         return act_refuse(op->act, 400, "NumberedConversation",
             "The server counts the epochs of this conversation; there is no commit to revoke.");
@@ -239,7 +290,13 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
         return act_refuse(op->act, 403, "NotEligible",
             "The committer and members that the commit added cannot report it.");
     quorum = count_reports(convo, caller);
-    return quorum.reports < quorum.needed ? CONVO_GO : plan_revocation(convo, op);
+    if (quorum.reports < quorum.needed)
+        return CONVO_GO;
+    tr_assert(convo->flying.first == NULL);
+    tr_assert(op->after.confirmed < op->after.epoch);
+    op->is_exclusive = true;
+    op->after.epoch--;
+    return plan_notice(op);
 }
 
 static void report_apply(struct convo *convo, const struct convo_op *op)
@@ -248,7 +305,7 @@ static void report_apply(struct convo *convo, const struct convo_op *op)
 
     if (op->is_exclusive) {
         recovery_apply_exclusive(convo, op);
-        metric_add(&metrics[REVOKED], 1);
+        delivery_metrics_add(DELIVERY_METRIC_REVOKED, 1);
     } else if (caller != NULL) {
         caller->has_reported = true;
     }
@@ -286,6 +343,7 @@ const struct act_type report_act_type = {
     .apply = report_apply,
     .answer = report_answer,
     .tell = report_tell,
+    .flags = ACT_FOR_MEMBERS,
 };
 
 /* ---- resetGroup ------------------------------------------------------------------------------ */
@@ -318,15 +376,11 @@ static bool is_same_group(struct span one, struct span other)
 static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
 {
     const struct reset_act *reset = act_reset(op->act);
-    const struct member *caller = convo_caller(convo, op->act);
 
-    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     op->is_exclusive = true;
-    if (!member_stays(caller))
-        return act_refuse_stranger(op->act);
     if (convo->flying.first != NULL)
         return CONVO_EXCLUSIVE;
-    if (!member_is_admin(caller))
+    if (!member_is_admin(convo_caller(convo, op->act)))
         return convo_refuse_non_admin(op->act);
     if (is_same_group(reset->group, convo_group_name(convo)) ||
         is_same_group(reset->group, convo_span(convo)))
@@ -334,14 +388,13 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
     tr_assert(convo->flying.first == NULL);
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
-    plan_notice(op);
-    return CONVO_GO;
+    return plan_notice(op);
 }
 
 static void reset_apply(struct convo *convo, const struct convo_op *op)
 {
     recovery_apply_exclusive(convo, op);
-    metric_add(&metrics[RESETS], 1);
+    delivery_metrics_add(DELIVERY_METRIC_RESETS, 1);
 }
 
 static void reset_answer(const struct convo *convo, const struct convo_op *op)
@@ -365,4 +418,5 @@ const struct act_type reset_act_type = {
     .apply = reset_apply,
     .answer = reset_answer,
     .tell = tell_notice,
+    .flags = ACT_FOR_MEMBERS,
 };

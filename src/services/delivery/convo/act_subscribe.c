@@ -5,11 +5,8 @@
 
 static enum convo_plan member_plan(struct convo *convo, struct convo_op *op)
 {
-    const struct member *caller = convo_caller(convo, op->act);
     struct subscribe_act *subscribe = act_subscribe(op->act);
 
-    if (caller == NULL || !caller->is_in)
-        return act_refuse_stranger(op->act);
     subscribe->seq = convo_stream_from(convo, subscribe->seq);
     op->act->status = 200;
     return CONVO_ANSWERED;
@@ -17,9 +14,8 @@ static enum convo_plan member_plan(struct convo *convo, struct convo_op *op)
 
 static enum convo_plan subscribe_plan(struct convo *convo, struct convo_op *op)
 {
-    const struct member *caller = convo_caller(convo, op->act);
-
-    if (caller == NULL || !caller->is_in || act_subscribe(op->act)->is_stream_gone)
+    (void)convo;
+    if (act_subscribe(op->act)->is_stream_gone)
         return act_refuse_stranger(op->act); /* a closed stream hears no answer */
     op->act->status = 200;
     return CONVO_TELL;
@@ -34,7 +30,7 @@ const struct act_type member_act_type = {
     .name = "member",
     ACT_PAYLOAD(subscribe),
     .plan = member_plan,
-    .flags = ACT_READS,
+    .flags = ACT_READS | ACT_FOR_READERS,
 };
 
 const struct act_type subscribe_act_type = {
@@ -42,7 +38,7 @@ const struct act_type subscribe_act_type = {
     ACT_PAYLOAD(subscribe),
     .plan = subscribe_plan,
     .tell = subscribe_tell,
-    .flags = ACT_READS | ACT_NEEDS_ACTOR,
+    .flags = ACT_READS | ACT_FOR_READERS | ACT_NEEDS_ACTOR,
 };
 
 /* ---- listening ------------------------------------------------------------------------------ */

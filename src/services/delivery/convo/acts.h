@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "services/delivery/api/policy_api.h"
 #include "services/delivery/convo/act.h"
+#include "services/delivery/convo/event.h"
 
 /* ---- act_commit.c: everything that moves the epoch ------------------------------------------ */
 
@@ -135,7 +136,7 @@ struct policy_act {
 };
 extern const struct act_type policy_read_act_type;
 
-/* ---- act_recovery.c: see convo_recovery.c --------------------------------------------------- */
+/* ---- act_recovery.c ------------------------------------------------------------------------- */
 
 /* The caller is in `epoch`, whose authenticator has this hash. */
 struct confirm_act {
@@ -163,13 +164,11 @@ struct reset_act {
 
 struct notice_act {
     struct act act;
-    int event; /* DELIVERY_… */
-    struct span did, device;
-    uint64_t count; /* packages_low: key packages left; refresh: members that heard it */
+    struct delivery_event event;
+    uint32_t count; /* refresh: members that heard it */
 };
-/* A notice is from the service, to all subscribers. */
-extern const struct act_type packages_low_act_type; /* to the streams of `did` alone */
-extern const struct act_type refresh_act_type;      /* the caller needs a fresh GroupInfo */
+/* A notice is from the service; in a refresh the caller asks for a fresh GroupInfo. */
+extern const struct act_type refresh_act_type;
 
 /* ---- for each payload: the type that is named after it, and act_<payload>() ----------------- */
 

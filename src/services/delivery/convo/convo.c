@@ -440,10 +440,12 @@ static void ops_destroy(struct convo *convo, struct convo_op *op)
     }
 }
 
-int convo_init(struct convo *convo, struct delivery *delivery, struct span id)
+void convo_init(struct convo *convo, struct delivery *delivery, const struct convo_driver *driver)
 {
-    *convo = (struct convo){ .is_awake = true, .delivery = delivery };
-    return convo_set_texts(convo, &(struct convo_texts){ .id = id });
+    *convo = (struct convo){
+        .is_awake = true, .delivery = delivery, .driver = driver, .policy = policy_default
+    };
+    sql_client_init(&convo->sql, delivery->sql);
 }
 
 void convo_fini(struct convo *convo)
@@ -455,8 +457,7 @@ void convo_fini(struct convo *convo)
     commit_fairness_end(convo);
     buffer_free(&convo->revoked);
     roster_free(&convo->roster);
-    if (convo->sql.sql != NULL)
-        sql_client_fini(&convo->sql);
+    sql_client_fini(&convo->sql);
     base_free(convo->text_block);
 }
 

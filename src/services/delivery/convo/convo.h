@@ -18,7 +18,7 @@
 struct convo_point {
     uint64_t epoch;
     uint64_t seq;
-    int kind;           /* CONVO_UNDECIDED, … */
+    int64_t kind;       /* CONVO_UNDECIDED, … */
     uint64_t confirmed; /* the newest epoch a member was heard at: a later one is provisional */
     unsigned char chain[32];
 };
@@ -77,13 +77,12 @@ struct convo_op {
 void convo_op_move(struct convo_op *op, enum convo_op_state state);
 
 struct convo_driver;
-struct delivery_event;
 struct convo_subscriber;
 struct convo_loser;
 
 /* The commit that made the current epoch. */
 struct convo_newest {
-    bool is_there;
+    uint32_t is_there;
     uint32_t sender; /* index in the roster */
     uint64_t seq;
     uint64_t base_epoch;
@@ -129,17 +128,17 @@ struct convo {
     const struct convo_driver *driver;
     struct delivery *delivery;
 
-    struct convo_point committed;
+    struct convo_point committed; /* convo_slot.c packs from here up to `planned`, by words */
+    struct convo_kept kept;
+    struct convo_newest newest;
+    int64_t created_ms;
+    int64_t active_ms;
     struct convo_point planned;
     struct convo_texts texts;
     char *text_block; /* owned: `texts` points into it */
-    int64_t created_ms;
-    int64_t active_ms;
     struct convo_policy policy;
     struct roster roster;
-    struct convo_newest newest;
     struct buffer revoked; /* SHA-256 of each commit revoked at the current epoch */
-    struct convo_kept kept;
 
     struct convo_queue flying;  /* in flight, back or refused */
     struct convo_queue waiting; /* to be planned (again) */
@@ -167,8 +166,8 @@ void convo_move(struct convo *convo, enum convo_state state);
 void convo_poison(struct convo *convo);
 /* Copies the texts, which may be some of the old ones. TR_ENOMEM. */
 int convo_set_texts(struct convo *convo, const struct convo_texts *texts);
-/* Inits a conversation that knows its id alone. TR_ENOMEM. */
-int convo_init(struct convo *convo, struct delivery *delivery, struct span id);
+/* Inits a conversation that knows nothing; the caller sets its id. */
+void convo_init(struct convo *convo, struct delivery *delivery, const struct convo_driver *driver);
 /* Frees what it owns; its ops get no answer. */
 void convo_fini(struct convo *convo);
 
@@ -283,7 +282,7 @@ void convo_store_step(const struct convo *convo, struct sql_unit *unit,
     UNIT_STEP((unit), (statement), (rows), VALUE_TEXT(convo_span(convo)), __VA_ARGS__)
 /* Appends the row that the event tells of. sha256 NULL: of the event's bytes. */
 void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    const struct delivery_event *event, const unsigned char *sha256);
+    struct delivery_event event, const unsigned char *sha256);
 /* Compares and sets the point. `group_id` pins the group's id; a message gives none. */
 void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct span group_id);
@@ -328,7 +327,7 @@ void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct spa
 bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx);
 void commit_fairness_end(struct convo *convo);
 
-/* ---- convo_recovery.c, recovery_store.c ----------------------------------------------------- */
+/* ---- act_recovery.c, recovery_store.c ------------------------------------------------------- */
 
 /* Takes over a stored commit as the newest one. */
 void recovery_committed(struct convo *convo, const struct convo_op *op);
@@ -365,11 +364,7 @@ void convo_write_state(const struct convo *convo, struct buffer *out);
 /* ---- convo_stream.c: subscribers ------------------------------------------------------------ */
 
 /* Tells all subscribers of an event. */
-void convo_stream_tell(
-    struct convo *convo, struct tr_context *ctx, const struct delivery_event *event);
-/* Tells the streams of one account. */
-void convo_stream_tell_account(
-    struct convo *convo, struct span did, const struct delivery_event *event);
+void convo_stream_tell(struct convo *convo, struct tr_context *ctx, struct delivery_event event);
 void convo_stream_tell_role(
     struct convo *convo, struct tr_context *ctx, const struct member *member);
 void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx);

@@ -68,7 +68,7 @@ static int load_row(struct convo *convo, const struct sql_unit *unit)
     struct span chain = sql_row_bytes(unit, STEP_CONVO, 0, 11);
 
     convo->committed = (struct convo_point){
-        .kind = (int)sql_row_int(unit, STEP_CONVO, 0, 0),
+        .kind = sql_row_int(unit, STEP_CONVO, 0, 0),
         .epoch = (uint64_t)sql_row_int(unit, STEP_CONVO, 0, 5),
         .seq = (uint64_t)sql_row_int(unit, STEP_CONVO, 0, 6),
         .confirmed = (uint64_t)sql_row_int(unit, STEP_CONVO, 0, 12 + POLICY_FIELDS),

@@ -9,6 +9,16 @@
 #include "services/delivery/mls/commit_roster.h"
 #include "services/delivery/mls/mls_check.h"
 
+static bool is_admitted(const struct convo *convo, const struct act *act)
+{
+    const struct member *caller;
+
+    if (!act_has(act, ACT_FOR_MEMBERS | ACT_FOR_READERS))
+        return true;
+    caller = convo_caller(convo, act);
+    return act_has(act, ACT_FOR_MEMBERS) ? member_stays(caller) : member_is_in(caller);
+}
+
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
 {
     struct act *act = op->act;
@@ -16,9 +26,11 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
 
     if (!convo->is_there && !act_has(act, ACT_NEEDS_NO_CONVO))
         return act_refuse(act, 404, "ConvoNotFound", "There is no such conversation.");
+    if (!is_admitted(convo, act))
+        return act_refuse_stranger(act);
     op->before = op->after = convo->planned;
     op->seq = op->before.seq + 1;
-    plan = act->type->plan(convo, op);
+    plan = act->type->plan == NULL ? CONVO_GO : act->type->plan(convo, op);
     tr_assert((plan == CONVO_ANSWERED) <= (act->status != 0));
     if (plan == CONVO_GO)
         convo->planned = op->after;
@@ -133,7 +145,7 @@ enum convo_plan convo_plan_join(const struct convo *convo, struct act *act,
     invite->must_name_caller = caller != NULL && !caller->is_in && caller->was_removed;
     invite->is_needed = false;
     /* A member joins again with a new leaf. */
-    if ((caller != NULL && caller->is_in) || may_rejoin(convo, caller))
+    if (member_is_in(caller) || may_rejoin(convo, caller))
         return CONVO_GO;
     if (convo->policy.fields[POLICY_OPEN_JOIN] != 0 && !invite->must_name_caller &&
         convo->policy.fields[POLICY_INVITE_REQUIRED] == 0)

@@ -19,13 +19,7 @@
 
 enum { MEMBERS_MAX = 16 };        /* packed in a microsecond or two */
 enum { FLAGS_AT = 1, ID_AT = 3 }; /* the id's size is the byte before the id */
-enum { LOADED = 1, THERE = 2, NEWEST = 4, POLICY = 8 };
-enum {
-    PACKED_IN = 4, /* behind the two roles */
-    PACKED_REMOVED = 8,
-    PACKED_REPORTED = 16,
-    PACKED_CREATOR = 32, /* its DID is the creator's */
-};
+enum { LOADED = 1, THERE = 2, POLICY = 4 };
 
 _Static_assert(ACT_CONVO_SIZE_MAX < 256, "the size of an id is a byte");
 
@@ -39,15 +33,6 @@ struct packer {
     bool is_reading;
 };
 
-static void pack_bytes(struct packer *packer, void *bytes, size_t size)
-{
-    if (packer->is_reading)
-        memcpy(bytes, packer->bytes + packer->size, size);
-    else if (packer->bytes != NULL)
-        memcpy(packer->bytes + packer->size, bytes, size);
-    packer->size += size;
-}
-
 static void pack_number(struct packer *packer, uint64_t *number)
 {
     uint64_t left = *number;
@@ -57,19 +42,29 @@ static void pack_number(struct packer *packer, uint64_t *number)
     *number = 0;
     do {
         byte = (unsigned char)((left & 0x7f) | (left >= 0x80 ? 0x80 : 0));
-        pack_bytes(packer, &byte, 1);
+        if (packer->is_reading)
+            byte = packer->bytes[packer->size];
+        else if (packer->bytes != NULL)
+            packer->bytes[packer->size] = byte;
+        packer->size++;
         *number |= (uint64_t)(byte & 0x7f) << shift;
         left >>= 7;
         shift += 7;
     } while ((byte & 0x80) != 0);
 }
 
-static void pack_u32(struct packer *packer, uint32_t *number)
+/* Packs a part of a struct that consists of 64-bit words. */
+static void pack_words(struct packer *packer, void *self, size_t from, size_t to)
 {
-    uint64_t wide = *number;
+    uint64_t word;
 
-    pack_number(packer, &wide);
-    *number = (uint32_t)wide;
+    tr_assert(from % sizeof word == 0);
+    tr_assert(to % sizeof word == 0);
+    for (char *at = (char *)self + from; at < (char *)self + to; at += sizeof word) {
+        memcpy(&word, at, sizeof word);
+        pack_number(packer, &word);
+        memcpy(at, &word, sizeof word);
+    }
 }
 
 /* Packs span->size bytes; reading borrows them. */
@@ -99,7 +94,7 @@ static unsigned flags_of(const struct convo *convo)
         return 0;
     if (!convo->is_there)
         return LOADED;
-    return LOADED | THERE | (convo->newest.is_there ? NEWEST : 0u) |
+    return LOADED | THERE |
            (memcmp(&convo->policy, &policy_default, sizeof policy_default) != 0 ? POLICY : 0u);
 }
 
@@ -120,81 +115,54 @@ static struct packer packed_reader(unsigned char *packed)
  * follow. */
 static uint32_t pack_head(struct packer *packer, struct convo *convo)
 {
-    struct convo_point *point = &convo->committed;
-    uint32_t kind = (uint32_t)point->kind, count = convo->roster.count;
+    uint64_t in_count = convo->roster.in_count, count = convo->roster.count;
 
-    pack_number(packer, &point->epoch);
-    pack_number(packer, &point->seq);
-    pack_number(packer, &point->confirmed);
-    pack_u32(packer, &kind);
-    point->kind = (int)kind;
-    pack_bytes(packer, point->chain, sizeof point->chain);
-    pack_number(packer, &convo->kept.from);
-    pack_number(packer, &convo->kept.trims);
-    pack_u32(packer, &convo->roster.in_count);
-    pack_u32(packer, &count);
+    pack_words(packer, convo, offsetof(struct convo, committed), offsetof(struct convo, planned));
+    pack_number(packer, &in_count);
+    pack_number(packer, &count);
     pack_span(packer, &convo->texts.creator);
-    return count;
+    convo->roster.in_count = (uint32_t)in_count;
+    return (uint32_t)count;
 }
 
+/* The creator's DID has size 0: the head has it. */
 static void pack_member(
-    struct packer *packer, struct span creator, struct span *did, struct member *member)
+    struct packer *packer, struct span creator, struct member *copy, struct span *did)
 {
-    unsigned char flags =
-        (unsigned char)(member->roles | (member->is_in ? PACKED_IN : 0) |
-                        (member->was_removed ? PACKED_REMOVED : 0) |
-                        (member->has_reported ? PACKED_REPORTED : 0) |
-                        (!packer->is_reading && span_equal(*did, creator) ? PACKED_CREATOR : 0));
-
-    pack_bytes(packer, &flags, 1);
-    member->roles = (uint8_t)(flags & (MEMBER_ADMIN | MEMBER_MODERATOR));
-    member->is_in = member->will_be_in = (flags & PACKED_IN) != 0;
-    member->was_removed = (flags & PACKED_REMOVED) != 0;
-    member->has_reported = (flags & PACKED_REPORTED) != 0;
-    if ((flags & PACKED_CREATOR) != 0)
+    if (span_equal(*did, creator))
+        copy->did_size = 0;
+    pack_words(packer, copy, offsetof(struct member, did_size), sizeof *copy);
+    did->size = copy->did_size;
+    if (did->size == 0)
         *did = creator;
     else
-        pack_span(packer, did);
-    pack_number(packer, &member->join_seq);
-    pack_number(packer, &member->read_seq);
-    pack_number(packer, (uint64_t *)&member->joined_ms);
-    pack_number(packer, (uint64_t *)&member->left_ms);
-    pack_number(packer, (uint64_t *)&member->quarantined_until_ms);
+        pack_text(packer, did);
 }
 
-/* Adds the next member. The roster's counts are packed too. */
-static int unpack_member(struct packer *packer, struct convo *convo)
-{
-    struct member packed = { 0 }, *member;
-    struct span did = { NULL, 0 };
-
-    pack_member(packer, convo->texts.creator, &did, &packed);
-    member = roster_get(&convo->roster, did);
-    if (member == NULL)
-        return TR_ENOMEM;
-    packed.did = member->did;
-    packed.did_size = member->did_size;
-    *member = packed;
-    return 0;
-}
-
+/* TR_ENOMEM when reading. */
 static int pack_members(struct packer *packer, struct convo *convo, uint32_t count)
 {
-    int rc = 0;
+    struct roster *roster = &convo->roster;
 
-    if (packer->is_reading) {
-        roster_expect(&convo->roster, count);
-        for (uint32_t i = 0; rc == 0 && i < count; i++)
-            rc = unpack_member(packer, convo);
-        convo->roster.will_count = convo->roster.in_count;
-        return rc;
-    }
+    if (packer->is_reading)
+        roster_expect(roster, count);
     for (uint32_t i = 0; i < count; i++) {
-        struct member *member = &convo->roster.members[i];
-        struct span did = member_did(member);
+        struct member copy = packer->is_reading ? (struct member){ 0 } : roster->members[i];
+        struct span did = member_did(&copy);
+        struct member *member;
 
-        pack_member(packer, convo->texts.creator, &did, member);
+        pack_member(packer, convo->texts.creator, &copy, &did);
+        if (!packer->is_reading)
+            continue;
+        member = roster_get(roster, did);
+        if (member == NULL)
+            return TR_ENOMEM;
+        copy.did = member->did;
+        copy.did_size = member->did_size;
+        copy.will_be_in = copy.is_in;
+        *member = copy;
     }
+    roster->will_count = roster->in_count; /* no unit is in flight */
     return 0;
 }
 
@@ -202,55 +170,47 @@ static int pack_members(struct packer *packer, struct convo *convo, uint32_t cou
 static void pack_suite(struct packer *packer, struct span *name)
 {
     const struct mls_suite *suite = mls_suite_named(*name);
-    uint32_t id = suite == NULL ? 0 : suite->id;
+    uint64_t id = suite == NULL ? 0 : suite->id;
 
-    pack_u32(packer, &id);
+    pack_number(packer, &id);
     if (id == 0)
         pack_span(packer, name);
     else
         *name = span_of(mls_suite_of((uint16_t)id)->name);
 }
 
-static void pack_newest(struct packer *packer, struct convo_newest *newest)
-{
-    newest->is_there = true;
-    pack_u32(packer, &newest->sender);
-    pack_number(packer, &newest->seq);
-    pack_number(packer, &newest->base_epoch);
-    pack_bytes(packer, newest->sha256, sizeof newest->sha256);
-}
-
-/* TR_ENOMEM when reading. */
-static int pack_rest(struct packer *packer, struct convo *convo, unsigned flags)
+/* Packs everything behind the id. TR_ENOMEM when reading. */
+static int pack_known(struct packer *packer, struct convo *convo, unsigned flags)
 {
     struct span revoked = { convo->revoked.bytes, convo->revoked.size };
+    int rc = pack_members(packer, convo, pack_head(packer, convo));
 
+    if (rc < 0)
+        return rc;
     pack_suite(packer, &convo->texts.suite);
     pack_span(packer, &convo->texts.name);
     pack_span(packer, &convo->texts.description);
     pack_span(packer, &convo->texts.group_id);
     pack_span(packer, &convo->texts.group_name);
-    pack_number(packer, (uint64_t *)&convo->created_ms);
-    pack_number(packer, (uint64_t *)&convo->active_ms);
-    for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
-        pack_number(packer, (uint64_t *)&convo->policy.fields[i]);
-    if ((flags & NEWEST) != 0)
-        pack_newest(packer, &convo->newest);
+    if ((flags & POLICY) != 0)
+        pack_words(packer, &convo->policy, 0, sizeof convo->policy);
     pack_span(packer, &revoked);
     return packer->is_reading && revoked.size > 0 ? buffer_span(&convo->revoked, revoked) : 0;
 }
 
 static void pack_convo(struct packer *packer, struct convo *convo)
 {
-    unsigned char start[ID_AT] = { 0, (unsigned char)flags_of(convo),
-        (unsigned char)convo->texts.id.size };
+    unsigned flags = flags_of(convo);
 
-    pack_bytes(packer, start, sizeof start);
+    if (packer->bytes != NULL) {
+        packer->bytes[0] = 0;
+        packer->bytes[FLAGS_AT] = (unsigned char)flags;
+        packer->bytes[ID_AT - 1] = (unsigned char)convo->texts.id.size;
+    }
+    packer->size = ID_AT;
     pack_text(packer, &convo->texts.id);
-    if ((start[FLAGS_AT] & THERE) == 0)
-        return;
-    (void)pack_members(packer, convo, pack_head(packer, convo));
-    (void)pack_rest(packer, convo, start[FLAGS_AT]);
+    if ((flags & THERE) != 0)
+        (void)pack_known(packer, convo, flags);
 }
 
 static int unpack_convo(struct convo *convo, unsigned char *packed)
@@ -261,12 +221,9 @@ static int unpack_convo(struct convo *convo, unsigned char *packed)
     convo->texts.id = (struct span){ (const char *)packed + ID_AT, packed[ID_AT - 1] };
     convo->state = (packed[FLAGS_AT] & LOADED) != 0 ? CONVO_LIVE : CONVO_UNLOADED;
     convo->is_there = is_packed_whole(packed);
-    convo->policy = policy_default;
     if (!convo->is_there)
         return 0;
-    rc = pack_members(&packer, convo, pack_head(&packer, convo));
-    if (rc == 0)
-        rc = pack_rest(&packer, convo, packed[FLAGS_AT]);
+    rc = pack_known(&packer, convo, packed[FLAGS_AT]);
     convo->planned = convo->committed;
     return rc;
 }
@@ -288,7 +245,7 @@ bool convo_slot_view(const struct convo_slot *slot, struct span caller, struct c
         struct member member = { 0 };
         struct span did = { NULL, 0 };
 
-        pack_member(&packer, asleep.texts.creator, &did, &member);
+        pack_member(&packer, asleep.texts.creator, &member, &did);
         if (span_equal(did, caller)) {
             ret_view->is_in = member.is_in;
             break;
@@ -298,14 +255,6 @@ bool convo_slot_view(const struct convo_slot *slot, struct span caller, struct c
 }
 
 /* ---- texts ---------------------------------------------------------------------------------- */
-
-static void move_text(char **at, struct span *text)
-{
-    if (text->size > 0)
-        memcpy(*at, text->at, text->size);
-    text->at = *at;
-    *at += text->size;
-}
 
 int convo_set_texts(struct convo *convo, const struct convo_texts *texts)
 {
@@ -320,8 +269,12 @@ int convo_set_texts(struct convo *convo, const struct convo_texts *texts)
     block = at = base_alloc(size);
     if (block == NULL)
         return TR_ENOMEM;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        move_text(&at, all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i]->size > 0)
+            memcpy(at, all[i]->at, all[i]->size);
+        all[i]->at = at;
+        at += all[i]->size;
+    }
     base_free(convo->text_block);
     convo->text_block = block;
     convo->texts = copy;
@@ -359,19 +312,16 @@ struct convo *convo_slot_wake(struct convo_slot *slot)
     tr_assert(slot->self != NULL);
     if (convo != NULL)
         return convo;
-    convo = base_calloc(sizeof *convo);
+    convo = base_alloc(sizeof *convo);
     if (convo == NULL)
         return NULL;
-    convo->is_awake = true;
-    convo->driver = &convo_actor_driver;
-    convo->delivery = slot->delivery;
+    convo_init(convo, slot->delivery, &convo_actor_driver);
     if (unpack_convo(convo, slot->self) < 0) {
         convo_fini(convo);
         base_free(convo);
         return NULL;
     }
     convo->text_block = slot->self;
-    sql_client_init(&convo->sql, slot->delivery->sql);
     slot->self = convo;
     return convo;
 }
@@ -394,11 +344,10 @@ void convo_slot_rest(struct convo_slot *slot)
         return;
     tr_assert(convo->state != CONVO_LIVE || convo->planned.seq == convo->committed.seq);
     pack_convo(&packer, convo);
-    packer.bytes = base_alloc(packer.size);
+    size = packer.size;
+    packer.bytes = base_alloc(size);
     if (packer.bytes == NULL)
         return;
-    size = packer.size;
-    packer.size = 0;
     pack_convo(&packer, convo);
     tr_assert(packer.size == size);
     convo_fini(convo);
@@ -409,21 +358,20 @@ void convo_slot_rest(struct convo_slot *slot)
 void convo_slot_forget(struct convo_slot *slot)
 {
     struct convo *convo = convo_slot_awake(slot);
-    struct convo fresh = {
-        .is_awake = true, .driver = &convo_actor_driver, .delivery = slot->delivery
-    };
+    char *text_block;
+    struct span id;
 
     if (convo == NULL) {
         ((unsigned char *)slot->self)[FLAGS_AT] = 0;
         return;
     }
-    fresh.text_block = convo->text_block;
-    fresh.texts.id = convo->texts.id;
-    fresh.policy = policy_default;
-    convo->text_block = NULL; /* the fresh one keeps its id there */
+    id = convo->texts.id;
+    text_block = convo->text_block;
+    convo->text_block = NULL; /* it has the id */
     convo_fini(convo);
-    sql_client_init(&fresh.sql, slot->delivery->sql);
-    *convo = fresh;
+    convo_init(convo, slot->delivery, &convo_actor_driver);
+    convo->text_block = text_block;
+    convo->texts.id = id;
 }
 
 void convo_slot_fini(struct convo_slot *slot)

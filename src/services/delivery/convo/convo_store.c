@@ -7,7 +7,6 @@
 #include "services/common/call.h"
 #include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 #include "services/delivery/store/audit.h"
 #include "sql/unit.h"
 
@@ -185,26 +184,26 @@ void convo_store_move(const struct convo *convo, const struct convo_op *op, stru
 }
 
 void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    const struct delivery_event *event, const unsigned char *sha256)
+    struct delivery_event event, const unsigned char *sha256)
 {
     const struct span none = { NULL, 0 };
-    bool has_op = act_has(op->act, ACT_LOGS) && event->seq == op->seq;
+    bool has_op = act_has(op->act, ACT_LOGS) && event.seq == op->seq;
     /* An op that begins with msg: has the message's id already (LOG_MESSAGE_ID). */
     bool has_id = has_op && span_starts(op->act->op, "msg:");
-    bool has_receipt = event->kind >= MLS_COMMIT;
+    bool has_receipt = event.kind >= MLS_COMMIT;
     unsigned char own[32];
 
-    tr_assert(event->seq > op->before.seq);
+    tr_assert(event.seq > op->before.seq);
     if (sha256 == NULL)
-        crypto_sha256(event->bytes.at, event->bytes.size, own);
-    CONVO_STEP(convo, unit, &put_log, 1, VALUE_INT(event->seq), VALUE_INT(event->kind),
-        VALUE_INT(event->base_epoch), VALUE_INT(event->epoch), VALUE_TEXT(op->act->claims->issuer),
+        crypto_sha256(event.bytes.at, event.bytes.size, own);
+    CONVO_STEP(convo, unit, &put_log, 1, VALUE_INT(event.seq), VALUE_INT(event.kind),
+        VALUE_INT(event.base_epoch), VALUE_INT(event.epoch), VALUE_TEXT(op->act->claims->issuer),
         VALUE_TEXT(has_op ? op->act->op : none),
         VALUE_BLOB(sha256 == NULL ? own : sha256, sizeof own),
-        VALUE_BLOB(event->bytes.at == NULL ? "" : event->bytes.at, event->bytes.size),
+        VALUE_BLOB(event.bytes.at == NULL ? "" : event.bytes.at, event.bytes.size),
         VALUE_INT(op->now_ms),
         VALUE_BLOB(has_receipt ? op->after.chain : NULL, sizeof op->after.chain),
-        VALUE_TEXT(has_id ? none : event->id));
+        VALUE_TEXT(has_id ? none : event.id));
 }
 
 /* Fails the unit if the caller is no longer an admin: the act is planned again. */

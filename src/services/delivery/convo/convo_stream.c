@@ -24,7 +24,6 @@
 
 #include "base/alloc.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"
 
 enum { READERS_MAX = 100 }; /* larger conversations tell no read cursors */
@@ -55,9 +54,7 @@ static struct span subscriber_did(const struct convo_subscriber *subscriber)
 
 static bool is_out(const struct convo *convo, const struct convo_subscriber *subscriber)
 {
-    const struct member *member = roster_find(&convo->roster, subscriber_did(subscriber));
-
-    return member == NULL || !member->is_in;
+    return !member_is_in(roster_find(&convo->roster, subscriber_did(subscriber)));
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
@@ -319,15 +316,6 @@ struct frames {
     struct http_frame *forms[2]; /* by is_websocket */
 };
 
-static struct frames frames_of(const struct convo *convo, const struct delivery_event *event)
-{
-    struct frames frames = { .event = *event };
-
-    tr_assert(event->seq == 0 || event->kind < DELIVERY_FORK);
-    frames.event.convo = convo_span(convo);
-    return frames;
-}
-
 static void send_shared(struct convo_subscriber *subscriber, struct frames *frames)
 {
     struct http_frame **frame = &frames->forms[subscriber->is_websocket];
@@ -335,12 +323,6 @@ static void send_shared(struct convo_subscriber *subscriber, struct frames *fram
     if (*frame == NULL)
         *frame = delivery_event_frame(&frames->event, subscriber->is_websocket);
     send_frame(subscriber, *frame == NULL ? NULL : http_frame_ref(*frame));
-}
-
-static void frames_free(struct frames *frames)
-{
-    http_frame_unref(frames->forms[false]);
-    http_frame_unref(frames->forms[true]);
 }
 
 static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
@@ -366,28 +348,22 @@ static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
         subscriber->seq = subscriber->heard_to = seq;
 }
 
-void convo_stream_tell(
-    struct convo *convo, struct tr_context *ctx, const struct delivery_event *event)
+void convo_stream_tell(struct convo *convo, struct tr_context *ctx, struct delivery_event event)
 {
-    struct frames frames = frames_of(convo, event);
+    struct frames frames = { .event = event };
 
+    tr_assert(event.seq == 0 || event.kind < DELIVERY_FORK);
     if (convo->subscribers == NULL)
         return;
     delivery_metrics_add(DELIVERY_METRIC_FANOUTS, 1);
+    frames.event.convo = convo_span(convo);
+    if (event.kind > DELIVERY_FORK)
+        frames.event.epoch = convo->committed.epoch;
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        tell_subscriber(convo, ctx, at, &frames);
-    frames_free(&frames);
-}
-
-void convo_stream_tell_account(
-    struct convo *convo, struct span did, const struct delivery_event *event)
-{
-    struct frames frames = frames_of(convo, event);
-
-    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (span_equal(subscriber_did(at), did))
-            send_shared(at, &frames);
-    frames_free(&frames);
+        if (event.kind != DELIVERY_PACKAGES_LOW || span_equal(subscriber_did(at), event.did))
+            tell_subscriber(convo, ctx, at, &frames);
+    http_frame_unref(frames.forms[false]);
+    http_frame_unref(frames.forms[true]);
 }
 
 /* A byte for each member: has it an open stream? NULL: none has, or there is no memory. */
@@ -436,8 +412,7 @@ void convo_stream_tell_role(
     struct convo *convo, struct tr_context *ctx, const struct member *member)
 {
     convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .kind = DELIVERY_ROLE,
-            .epoch = convo->committed.epoch,
+        (struct delivery_event){ .kind = DELIVERY_ROLE,
             .did = member_did(member),
             .is_admin = member_is_admin(member),
             .is_moderator = member_is_moderator(member) });
@@ -447,21 +422,16 @@ void convo_stream_tell_role(
 void convo_stream_tell_read(
     struct convo *convo, struct tr_context *ctx, struct span did, uint64_t read_seq)
 {
-    if (convo->roster.in_count > READERS_MAX)
-        return;
-    convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .kind = DELIVERY_READ,
-            .epoch = convo->committed.epoch,
-            .did = did,
-            .read_seq = read_seq });
+    if (convo->roster.in_count <= READERS_MAX)
+        convo_stream_tell(convo, ctx,
+            (struct delivery_event){ .kind = DELIVERY_READ, .did = did, .read_seq = read_seq });
 }
 
 static void tell_members(struct convo *convo, struct tr_context *ctx, struct delivery_event event)
 {
     event.kind = DELIVERY_MEMBERS;
-    event.epoch = convo->committed.epoch;
     if (event.did_count > 0)
-        convo_stream_tell(convo, ctx, &event);
+        convo_stream_tell(convo, ctx, event);
 }
 
 void convo_stream_tell_members(
@@ -495,8 +465,7 @@ void convo_stream_tell_members(
 
 void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx)
 {
-    convo_stream_tell(convo, ctx,
-        &(struct delivery_event){ .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
+    convo_stream_tell(convo, ctx, (struct delivery_event){ .kind = DELIVERY_POLICY });
 }
 
 /* Tells the difference between a member before and after a reload. */

@@ -117,16 +117,16 @@ static struct direct_request *request_create(
     struct direct_worker *worker, struct tr_context *ctx, struct act *act)
 {
     struct direct_request *request = base_calloc(sizeof *request);
-    struct delivery *delivery = worker->direct->delivery;
     struct direct_request **bucket;
 
     tr_assert(act->convo.size <= ACT_CONVO_SIZE_MAX);
-    if (request == NULL || convo_init(&request->convo, delivery, act->convo) < 0) {
+    if (request == NULL)
+        return NULL;
+    convo_init(&request->convo, worker->direct->delivery, &direct_driver);
+    if (convo_set_texts(&request->convo, &(struct convo_texts){ .id = act->convo }) < 0) {
         base_free(request);
         return NULL;
     }
-    request->convo.driver = &direct_driver;
-    sql_client_init(&request->convo.sql, delivery->sql);
     request->direct = worker->direct;
     request->worker = worker;
     request->self = tr_self(ctx);

@@ -11,12 +11,12 @@ enum {
     DELIVERY_FORK = 64, /* two members confirmed different hashes of `epoch` */
     DELIVERY_ROLE,
     DELIVERY_POLICY,
-    DELIVERY_PACKAGES_LOW,
-    DELIVERY_MEMBERS,    /* `dids` joined, left or were removed, by `actor` */
-    DELIVERY_READ,       /* `did` has read up to `read_seq` */
-    DELIVERY_NEW_DEVICE, /* `did` has another `device`, which waits to be added */
-    DELIVERY_READDITION, /* the `device` of `did` asks to be added again */
-    DELIVERY_REFRESH,    /* `did` asks for a fresh GroupInfo */
+    DELIVERY_PACKAGES_LOW, /* only the streams of `did` hear it */
+    DELIVERY_MEMBERS,      /* `dids` joined, left or were removed, by `actor` */
+    DELIVERY_READ,         /* `did` has read up to `read_seq` */
+    DELIVERY_NEW_DEVICE,   /* `did` has another `device`, which waits to be added */
+    DELIVERY_READDITION,   /* the `device` of `did` asks to be added again */
+    DELIVERY_REFRESH,      /* `did` asks for a fresh GroupInfo */
 };
 
 /* A larger message is announced without its bytes; getMessages has them. A message that does not
@@ -45,6 +45,12 @@ struct delivery_event {
     struct span device; /* absent: none was named */
 };
 
+/* Sends an event with `did` and `device` to the subscribers of a conversation, and copies its texts.
+ * A conversation that is not in memory has no subscribers. A full mailbox or missing memory loses
+ * the event: clients can query what it tells. */
+struct delivery;
+void notice_tell(
+    const struct delivery *delivery, struct span convo, const struct delivery_event *event);
 /* Frames have one reference and are marked with their seq; NULL when out of memory. */
 struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket);
 /* An infoEvent: why a stream ends, and where to resume. */

@@ -7,7 +7,6 @@
 #include "json/json_write.h"
 #include "services/common/text.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 
 bool lookup_failed(struct act *act, const struct sql_unit *unit)
 {
@@ -63,9 +62,7 @@ static bool is_external_join(struct act *act)
 /* An external committer who is not a member gets no commits: any account may send one. */
 static bool may_hear(const struct convo *convo, struct act *act)
 {
-    const struct member *caller = convo_caller(convo, act);
-
-    return !is_external_join(act) || (caller != NULL && caller->is_in);
+    return !is_external_join(act) || member_is_in(convo_caller(convo, act));
 }
 
 /* 409 with the commits the loser missed: it rebases in one round trip. */

@@ -3,7 +3,6 @@
 #include "auth/auth.h"
 #include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 
 /* ---- lookups -------------------------------------------------------------------------------- */
 

@@ -2,7 +2,6 @@
 /* recovery_store.c: statements of confirmations, reports, revocations and resets. */
 #include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
-#include "services/delivery/convo/event.h"
 #include "sql/unit.h"
 
 /* ---- confirmEpoch --------------------------------------------------------------------------- */
@@ -106,7 +105,6 @@ static void add_revocation(
 {
     const struct report_act *report = act_report(op->act);
     uint64_t seq = convo->newest.seq;
-    const struct delivery_event notice = recovery_notice(op);
 
     tr_assert(op->after.epoch + 1 == op->before.epoch);
     CONVO_STEP(convo, unit, &revoke_convo, 1, VALUE_INT(op->before.epoch),
@@ -119,7 +117,7 @@ static void add_revocation(
     CONVO_STEP(convo, unit, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
     CONVO_STEP(convo, unit, &no_joiner, 0, VALUE_INT(seq));
     add_quarantine(convo, op, unit);
-    convo_store_log(convo, op, unit, &notice, NULL);
+    convo_store_log(convo, op, unit, recovery_notice(op), NULL);
 }
 
 void recovery_store_report(
@@ -167,7 +165,6 @@ void recovery_store_reset(
 {
     static const struct sql_statement *const plain[] = { &former_commits, &former_revoked,
         &forget_confirms, &forget_reports };
-    const struct delivery_event notice = recovery_notice(op);
     struct span group = act_reset(op->act)->group;
     struct reset_names names;
 
@@ -181,7 +178,7 @@ void recovery_store_reset(
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         convo_store_step(convo, unit, plain[i], SQL_ROWS_ANY);
     CONVO_STEP(convo, unit, &reset_welcomes, SQL_ROWS_ANY, VALUE_INT(op->now_ms));
-    convo_store_log(convo, op, unit, &notice, NULL);
+    convo_store_log(convo, op, unit, recovery_notice(op), NULL);
 }
 
 enum convo_failure recovery_failure_at(const struct sql_statement *failed)

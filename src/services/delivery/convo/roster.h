@@ -11,10 +11,11 @@
 
 enum { MEMBER_ADMIN = 1, MEMBER_MODERATOR = 2 };
 
+/* convo_slot.c packs it from `did_size` on, by 64-bit words. */
 struct member {
     char *did;
     uint16_t did_size;
-    uint8_t roles; /* MEMBER_ADMIN, MEMBER_MODERATOR */
+    uint16_t roles; /* MEMBER_ADMIN, MEMBER_MODERATOR */
     bool is_in;
     bool will_be_in;
     bool was_removed;  /* by another member; of a former member */
@@ -26,10 +27,15 @@ struct member {
     int64_t quarantined_until_ms;
 };
 
+static inline bool member_is_in(const struct member *member)
+{
+    return member != NULL && member->is_in;
+}
+
 /* A member now, and still one when the units in flight are stored. */
 static inline bool member_stays(const struct member *member)
 {
-    return member != NULL && member->is_in && member->will_be_in;
+    return member_is_in(member) && member->will_be_in;
 }
 
 static inline bool member_is_admin(const struct member *member)
@@ -44,7 +50,7 @@ static inline bool member_is_moderator(const struct member *member)
 
 static inline void member_set_role(struct member *member, unsigned role, bool is_given)
 {
-    member->roles = (uint8_t)(is_given ? member->roles | role : member->roles & ~role);
+    member->roles = (uint16_t)(is_given ? member->roles | role : member->roles & ~role);
 }
 
 /* Did the member leave by itself? */

@@ -130,7 +130,7 @@ static void policy_answer(const struct convo *convo, const struct convo_op *op)
 static void policy_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     (void)op;
-    convo_stream_tell_policy(convo, ctx);
+    convo_stream_tell(convo, ctx, (struct delivery_event){ .kind = DELIVERY_POLICY });
 }
 
 const struct act_type policy_act_type = {

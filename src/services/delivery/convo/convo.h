@@ -367,7 +367,6 @@ void convo_write_state(const struct convo *convo, struct buffer *out);
 void convo_stream_tell(struct convo *convo, struct tr_context *ctx, struct delivery_event event);
 void convo_stream_tell_role(
     struct convo *convo, struct tr_context *ctx, const struct member *member);
-void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx);
 void convo_stream_tell_read(
     struct convo *convo, struct tr_context *ctx, struct span did, uint64_t read_seq);
 /* Tells which members a commit added and removed. */

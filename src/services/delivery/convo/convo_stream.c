@@ -92,30 +92,27 @@ static void send_frame(struct convo_subscriber *subscriber, struct http_frame *f
         delivery_metrics_add(DELIVERY_METRIC_EVENTS, 1);
 }
 
-/* Why a stream ends, and its close code over WebSocket. */
-struct ending {
-    const char *info;
-    uint16_t code;
-};
-static const struct ending removed = { "removed", 1000 };
-static const struct ending restarting = { "restarting", 1012 };
-static const struct ending busy = { "busy", 1013 };
+static const struct delivery_info removed = { .name = "removed", .close_code = 1000 };
+static const struct delivery_info restarting = { .name = "restarting", .close_code = 1012 };
+static const struct delivery_info busy = { .name = "busy", .close_code = 1013 };
+static const struct delivery_info compacted = { .name = "compacted" };
+/* 1008: the client must not resume at its cursor. */
+static const struct delivery_info ahead = { .name = "CursorAhead",
+    .message = "Your cursor is past the end of the log; resume at this cursor.",
+    .close_code = 1008,
+    .moves_cursor = true };
 
-/* Takes over the last frame. */
-static void end_with(
-    struct convo_subscriber *subscriber, struct http_frame *last, uint16_t close_code)
+static struct http_frame *info_frame(const struct convo *convo,
+    const struct convo_subscriber *subscriber, const struct delivery_info *info)
 {
-    http_stream_end(subscriber->stream, last, close_code);
-    subscriber->state = SUBSCRIBER_GONE;
+    return delivery_info_frame(info, convo_span(convo), subscriber->seq, subscriber->is_websocket);
 }
 
 static void end_subscriber(
-    struct convo *convo, struct convo_subscriber *subscriber, struct ending ending)
+    const struct convo *convo, struct convo_subscriber *subscriber, const struct delivery_info *why)
 {
-    end_with(subscriber,
-        delivery_info_frame(
-            convo_span(convo), ending.info, subscriber->seq, subscriber->is_websocket),
-        ending.code);
+    http_stream_end(subscriber->stream, info_frame(convo, subscriber, why), why->close_code);
+    subscriber->state = SUBSCRIBER_GONE;
 }
 
 void convo_stream_gone(struct convo *convo, uint64_t stream_number)
@@ -133,7 +130,7 @@ void convo_stream_end(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->state != SUBSCRIBER_GONE)
-            end_subscriber(convo, at, ctx == NULL ? restarting : busy);
+            end_subscriber(convo, at, ctx == NULL ? &restarting : &busy);
     convo_stream_sweep(convo, ctx);
 }
 
@@ -155,35 +152,26 @@ static void subscriber_read_page(
     if (sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP | subscriber->number }) < 0) {
         sql_unit_destroy(unit);
-        end_subscriber(convo, subscriber, busy);
+        end_subscriber(convo, subscriber, &busy);
     }
+}
+
+static uint64_t page_bound(const struct sql_unit *unit, enum page_bound bound)
+{
+    return (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, bound);
 }
 
 /* Tells a subscriber that rows it missed are no longer kept, and where the log begins. */
 static void tell_compacted(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
-    uint64_t from = subscriber->seq, kept_from, join_seq;
+    uint64_t kept_from = page_bound(unit, BOUND_KEPT_FROM);
 
-    if (sql_unit_rows(unit, PAGE_BOUNDS) == 0 ||
-        sql_row_is_null(unit, PAGE_BOUNDS, 0, BOUND_JOIN_SEQ))
+    if (sql_row_is_null(unit, PAGE_BOUNDS, 0, BOUND_JOIN_SEQ) || subscriber->seq + 1 >= kept_from ||
+        page_bound(unit, BOUND_JOIN_SEQ) + 1 >= kept_from)
         return;
-    kept_from = (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_KEPT_FROM);
-    join_seq = (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_JOIN_SEQ);
-    from = from < join_seq ? join_seq : from;
-    if (from + 1 >= kept_from)
-        return;
-    send_frame(subscriber, delivery_info_frame(convo_span(convo), "compacted", kept_from - 1,
-                               subscriber->is_websocket));
     subscriber->seq = kept_from - 1;
-}
-
-/* Is the cursor past the end of the log? A removed member does not learn where the log ends. */
-static bool subscriber_is_ahead(const struct convo *convo,
-    const struct convo_subscriber *subscriber, const struct sql_unit *unit)
-{
-    return sql_unit_rows(unit, PAGE_BOUNDS) > 0 && !is_out(convo, subscriber) &&
-           subscriber->seq > (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ);
+    send_frame(subscriber, info_frame(convo, subscriber, &compacted));
 }
 
 /* Ends the stream of a removed member. If the log is ahead of this actor, the commit that removed
@@ -191,12 +179,11 @@ static bool subscriber_is_ahead(const struct convo *convo,
 static void end_removed(
     struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
-    if (sql_unit_rows(unit, PAGE_BOUNDS) > 0 &&
-        (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ) > convo->committed.seq) {
+    if (page_bound(unit, BOUND_SEQ) > convo->committed.seq) {
         subscriber->state = SUBSCRIBER_WAITING;
         convo_poison(convo);
     } else {
-        end_subscriber(convo, subscriber, removed);
+        end_subscriber(convo, subscriber, &removed);
     }
 }
 
@@ -228,14 +215,13 @@ void convo_stream_caught_up(
         return;
     subscriber->state = SUBSCRIBER_LIVE;
     if (sql_unit_status(unit) != 0) {
-        end_subscriber(convo, subscriber, busy);
+        end_subscriber(convo, subscriber, &busy);
         return;
     }
-    if (subscriber_is_ahead(convo, subscriber, unit)) {
-        end_with(subscriber,
-            delivery_ahead_frame(convo_span(convo),
-                (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ), subscriber->is_websocket),
-            1008); /* the client must not resume at this cursor */
+    /* A removed member does not learn where the log ends. */
+    if (!is_out(convo, subscriber) && subscriber->seq > page_bound(unit, BOUND_SEQ)) {
+        subscriber->seq = page_bound(unit, BOUND_SEQ);
+        end_subscriber(convo, subscriber, &ahead);
         return;
     }
     send_page(convo, subscriber, unit);
@@ -244,15 +230,11 @@ void convo_stream_caught_up(
     is_last = is_empty || subscriber->seq >= subscriber->heard_to;
     if (subscriber->state == SUBSCRIBER_GONE)
         return;
-    if (is_out(convo, subscriber)) {
-        /* The subscriber hears the commit that removed it; this page may be older than that. */
-        if (is_empty && subscriber->was_out)
-            end_removed(convo, subscriber, unit);
-        else
-            subscriber_read_page(convo, ctx, subscriber);
-    } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
+    /* The subscriber hears the commit that removed it; this page may be older than that. */
+    if (is_out(convo, subscriber) && is_empty && subscriber->was_out)
+        end_removed(convo, subscriber, unit);
+    else if (is_out(convo, subscriber) || !is_last || subscriber->heard_to < convo->committed.seq)
         subscriber_read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
-    }
 }
 
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
@@ -316,18 +298,10 @@ struct frames {
     struct http_frame *forms[2]; /* by is_websocket */
 };
 
-static void send_shared(struct convo_subscriber *subscriber, struct frames *frames)
-{
-    struct http_frame **frame = &frames->forms[subscriber->is_websocket];
-
-    if (*frame == NULL)
-        *frame = delivery_event_frame(&frames->event, subscriber->is_websocket);
-    send_frame(subscriber, *frame == NULL ? NULL : http_frame_ref(*frame));
-}
-
 static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
     struct convo_subscriber *subscriber, struct frames *frames)
 {
+    struct http_frame **frame = &frames->forms[subscriber->is_websocket];
     uint64_t seq = frames->event.seq;
 
     if (subscriber->state == SUBSCRIBER_GONE || subscriber->state == SUBSCRIBER_WAITING ||
@@ -343,7 +317,9 @@ static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
         subscriber->heard_to = seq - 1; /* `committed` may be lower */
         return;
     }
-    send_shared(subscriber, frames);
+    if (*frame == NULL)
+        *frame = delivery_event_frame(&frames->event, subscriber->is_websocket);
+    send_frame(subscriber, *frame == NULL ? NULL : http_frame_ref(*frame));
     if (seq > 0)
         subscriber->seq = subscriber->heard_to = seq;
 }
@@ -463,29 +439,25 @@ void convo_stream_tell_members(
     tell_members(convo, ctx, event);
 }
 
-void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx)
-{
-    convo_stream_tell(convo, ctx, (struct delivery_event){ .kind = DELIVERY_POLICY });
-}
-
 /* Tells the difference between a member before and after a reload. */
 static void tell_difference(struct convo *convo, struct tr_context *ctx, const struct member *old,
     const struct member *member)
 {
     const struct span did = member_did(member);
     struct delivery_event event = { .dids = &did, .did_count = 1 };
-    bool was_in = old != NULL && old->is_in;
+    bool was_in = member_is_in(old);
 
+    if (member->is_in && was_in && member->roles != old->roles)
+        convo_stream_tell_role(convo, ctx, member);
     if (member->is_in && was_in && member->join_seq == old->join_seq) {
         if (member->read_seq > old->read_seq)
             convo_stream_tell_read(convo, ctx, did, member->read_seq);
-        return;
-    }
-    event.action = member->is_in         ? SPAN("joined")
-                   : member->was_removed ? SPAN("removed")
-                                         : SPAN("left");
-    if (member->is_in || was_in)
+    } else if (member->is_in || was_in) {
+        event.action = member->is_in         ? SPAN("joined")
+                       : member->was_removed ? SPAN("removed")
+                                             : SPAN("left");
         tell_members(convo, ctx, event);
+    }
 }
 
 void convo_stream_changed(
@@ -495,14 +467,11 @@ void convo_stream_changed(
         return;
     for (uint32_t i = 0; i < convo->roster.count; i++) {
         const struct member *member = &convo->roster.members[i];
-        const struct member *old = roster_find(&before->roster, member_did(member));
 
-        if (member->is_in && old != NULL && old->is_in && member->roles != old->roles)
-            convo_stream_tell_role(convo, ctx, member);
-        tell_difference(convo, ctx, old, member);
+        tell_difference(convo, ctx, roster_find(&before->roster, member_did(member)), member);
     }
     if (memcmp(&before->policy, &convo->policy, sizeof before->policy) != 0)
-        convo_stream_tell_policy(convo, ctx);
+        convo_stream_tell(convo, ctx, (struct delivery_event){ .kind = DELIVERY_POLICY });
 }
 
 /* ---- acts ----------------------------------------------------------------------------------- */
@@ -511,5 +480,5 @@ void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint
 {
     for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
         if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, subscriber_did(at)))
-            end_subscriber(convo, at, removed);
+            end_subscriber(convo, at, &removed);
 }

@@ -253,32 +253,22 @@ struct http_frame *delivery_event_frame(const struct delivery_event *event, bool
 }
 
 struct http_frame *delivery_info_frame(
-    struct span convo, const char *info, uint64_t seq, bool is_websocket)
+    const struct delivery_info *info, struct span convo, uint64_t seq, bool is_websocket)
 {
-    struct values values = {
-        .event = { .convo = convo, .seq = seq }, .error = span_of(info), .has_cursor = true
-    };
+    struct values values = { .event = { .convo = convo, .seq = seq },
+        .error = span_of(info->name),
+        .message = span_of(info->message),
+        .has_cursor = true,
+        .has_id = info->moves_cursor };
 
-    return write_frame(&info_form, &values, is_websocket);
+    return write_frame(
+        is_websocket && info->message != NULL ? &error_form : &info_form, &values, is_websocket);
 }
 
 struct http_frame *delivery_slow_frame(struct span convo, uint64_t seq, bool is_websocket)
 {
-    struct values values = { .event = { .convo = convo, .seq = seq },
-        .error = SPAN("ConsumerTooSlow"),
-        .message = SPAN("Too many events wait for you; resume at the cursor."),
-        .has_cursor = true };
+    static const struct delivery_info slow = { .name = "ConsumerTooSlow",
+        .message = "Too many events wait for you; resume at the cursor." };
 
-    return write_frame(is_websocket ? &error_form : &info_form, &values, is_websocket);
-}
-
-struct http_frame *delivery_ahead_frame(struct span convo, uint64_t seq, bool is_websocket)
-{
-    struct values values = { .event = { .convo = convo, .seq = seq },
-        .error = SPAN("CursorAhead"),
-        .message = SPAN("Your cursor is past the end of the log; resume at this cursor."),
-        .has_cursor = true,
-        .has_id = true };
-
-    return write_frame(is_websocket ? &error_form : &info_form, &values, is_websocket);
+    return delivery_info_frame(&slow, convo, seq, is_websocket);
 }

@@ -53,15 +53,17 @@ void notice_tell(
     const struct delivery *delivery, struct span convo, const struct delivery_event *event);
 /* Frames have one reference and are marked with their seq; NULL when out of memory. */
 struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket);
-/* An infoEvent: why a stream ends, and where to resume. */
+/* An infoEvent: why a stream ends, and the seq at which to resume. With a message it is an error:
+ * over WebSocket it has the form of event streams (op -1). */
+struct delivery_info {
+    const char *name, *message;
+    uint16_t close_code; /* of a WebSocket; 0: the stream goes on */
+    bool moves_cursor;   /* an EventSource resumes at the seq by itself */
+};
 struct http_frame *delivery_info_frame(
-    struct span convo, const char *info, uint64_t seq, bool is_websocket);
-/* The last frame for a client that is too slow: it has everything up to `seq`. An infoEvent; over
- * WebSocket the error frame of event streams (op -1). */
+    const struct delivery_info *info, struct span convo, uint64_t seq, bool is_websocket);
+/* The last frame for a client that is too slow: it has everything up to `seq`. */
 struct http_frame *delivery_slow_frame(struct span convo, uint64_t seq, bool is_websocket);
-/* The only frame for a client whose cursor is past the log's end `seq`, in the same form. An
- * EventSource resumes there by itself. */
-struct http_frame *delivery_ahead_frame(struct span convo, uint64_t seq, bool is_websocket);
 /* The id of a row of the log: `given`, or (absent) 32 hex digits made of the conversation and the
  * number. */
 enum { DELIVERY_ID_SIZE = 33 };

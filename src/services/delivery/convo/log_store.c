@@ -104,7 +104,7 @@ struct sql_unit *log_page_unit(const struct convo *convo, struct span did, uint6
         return NULL;
     CONVO_STEP(convo, unit, &log_page, SQL_ROWS_ANY, VALUE_TEXT(did), VALUE_INT(seq),
         VALUE_INT(PAGE_ROWS), VALUE_INT(EVENT_BYTES_MAX), VALUE_INT(PAGE_BYTES));
-    CONVO_STEP(convo, unit, &find_bounds, SQL_ROWS_ANY, VALUE_TEXT(did), VALUE_INT(seq));
+    CONVO_STEP(convo, unit, &find_bounds, 1, VALUE_TEXT(did), VALUE_INT(seq));
     return unit;
 }
 

@@ -48,8 +48,10 @@ struct act *act_ref(struct act *act)
     return act;
 }
 
-static void act_free_parts(struct act *act)
+void act_unref(struct act *act)
 {
+    if (act == NULL || atomic_fetch_sub_explicit(&act->holders, 1, memory_order_acq_rel) != 1)
+        return;
     if (act->content != NULL)
         buffer_free(&act->content->stored_id);
     if (act->members != NULL) {
@@ -60,13 +62,6 @@ static void act_free_parts(struct act *act)
     }
     if (act->info != NULL)
         commit_roster_destroy(act->info->roster);
-}
-
-void act_unref(struct act *act)
-{
-    if (act == NULL || atomic_fetch_sub_explicit(&act->holders, 1, memory_order_acq_rel) != 1)
-        return;
-    act_free_parts(act);
     if (act->type->fini != NULL)
         act->type->fini(act);
     auth_claims_unref(act->claims);

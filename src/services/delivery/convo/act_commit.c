@@ -111,30 +111,21 @@ static uint32_t members_max(const struct convo *convo)
                                                          : convo->delivery->members_max;
 }
 
-static uint32_t admin_count(const struct convo *convo)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < convo->roster.count; i++)
-        count +=
-            member_stays(&convo->roster.members[i]) && member_is_admin(&convo->roster.members[i]);
-    return count;
-}
-
 /* Refuses to remove the last admin if the policy forbids it. */
 static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_act *commit)
 {
-    uint32_t admins = 0;
+    uint32_t admins = 0, removed = 0;
 
-    if (convo->policy.fields[POLICY_KEEP_ADMIN] == 0)
-        return CONVO_GO;
     for (uint32_t i = 0; i < commit->members.remove_count; i++)
-        admins += member_is_admin(roster_find(&convo->roster, commit->members.removes[i]));
-    if (admins == 0)
+        removed += member_is_admin(roster_find(&convo->roster, commit->members.removes[i]));
+    if (removed == 0 || convo->policy.fields[POLICY_KEEP_ADMIN] == 0)
         return CONVO_GO;
     if (convo_is_in_flight(convo, &role_act_type))
         return CONVO_WAIT;
-    if (admin_count(convo) <= admins)
+    for (uint32_t i = 0; i < convo->roster.count; i++)
+        admins +=
+            member_stays(&convo->roster.members[i]) && member_is_admin(&convo->roster.members[i]);
+    if (admins <= removed)
         return act_refuse(
             &commit->act, 400, "LastAdmin", "No admin would remain; promote another member first.");
     return CONVO_GO;
@@ -279,7 +270,7 @@ static void commit_store(
     convo_store_move(convo, op, unit, commit->content.mls.group_id);
     for (uint32_t i = 0; i <= commit->proposal_count; i++)
         store_row(convo, op, unit, i);
-    convo_store_members(convo, op, unit, commit->kind == COMMIT_JOIN ? &commit->invite : NULL);
+    convo_store_members(convo, op, unit, join_invite(op->act));
     if (commit->info.bytes.size > 0)
         convo_store_group_info(convo, unit, commit->info.bytes, op->after.epoch);
     if (commit->app_bytes.size > 0)
@@ -297,7 +288,7 @@ static void commit_apply(struct convo *convo, const struct convo_op *op)
         texts.group_id = commit->content.mls.group_id;
         convo_apply_texts(convo, &texts);
     }
-    convo_apply_members(convo, op);
+    convo_change_members(convo, op, true);
     recovery_committed(convo, op);
 }
 

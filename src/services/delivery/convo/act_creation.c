@@ -2,6 +2,12 @@
 /* act_creation.c: makes a conversation. Its id is the group's id. */
 #include "services/delivery/convo/convo.h"
 
+static enum convo_plan refuse_existing(struct act *act)
+{
+    return act_refuse(
+        act, 409, "ConvoExists", "A conversation of this group exists already; choose another id.");
+}
+
 static enum convo_plan creation_plan(struct convo *convo, struct convo_op *op)
 {
     struct creation_act *creation = act_creation(op->act);
@@ -10,7 +16,7 @@ static enum convo_plan creation_plan(struct convo *convo, struct convo_op *op)
     if (convo->is_there && span_equal(op->act->claims->issuer, convo->texts.creator))
         return CONVO_LOOKUP; /* perhaps this request made it when it was sent before */
     if (convo->is_there)
-        return convo_refuse_existing(op->act);
+        return refuse_existing(op->act);
     if (convo->planned.seq != 0)
         return CONVO_WAIT;
     if (creation->members.add_count + 1 > convo->delivery->members_max)
@@ -42,7 +48,7 @@ static void creation_apply(struct convo *convo, const struct convo_op *op)
     texts.name = creation->name;
     texts.description = creation->description;
     convo_apply_texts(convo, &texts);
-    convo_apply_members(convo, op);
+    convo_change_members(convo, op, true);
 }
 
 static void creation_answer(const struct convo *convo, const struct convo_op *op)
@@ -57,7 +63,7 @@ static bool creation_looked_up(
     if (lookup_failed(op->act, unit))
         return true;
     if (sql_unit_rows(unit, 0) == 0) {
-        (void)convo_refuse_existing(op->act);
+        (void)refuse_existing(op->act);
     } else if (!member_is_in(convo_caller(convo, op->act))) {
         (void)act_refuse_stranger(op->act);
     } else {

@@ -2,24 +2,18 @@
 /* act_message.c: application messages (stored or ephemeral) and proposals. */
 #include "services/delivery/convo/convo.h"
 
-/* Epochs that an application message may lag. */
-static uint64_t app_window(const struct convo *convo)
-{
-    int64_t window = convo->policy.fields[POLICY_APP_WINDOW];
-
-    return window < 0 ? convo->delivery->app_window : (uint64_t)window;
-}
-
 static enum convo_plan message_plan(struct convo *convo, struct convo_op *op)
 {
     const struct mls_message *mls = &op->act->content->mls;
+    int64_t window = convo->policy.fields[POLICY_APP_WINDOW];
+    uint64_t lag_max = window < 0 ? convo->delivery->app_window : (uint64_t)window;
     uint64_t epoch = convo->committed.epoch;
 
     if (convo->planned.kind != CONVO_NUMBERED) {
         if (!convo_is_of_group(convo, mls->group_id))
             return act_refuse(
                 op->act, 400, "InvalidMessage", "The message belongs to another group.");
-        if (mls->epoch > epoch || mls->epoch + app_window(convo) < epoch)
+        if (mls->epoch > epoch || mls->epoch + lag_max < epoch)
             return CONVO_LOOKUP;
         convo_plan_heard(op, mls->epoch);
     }
@@ -31,7 +25,6 @@ static enum convo_plan message_plan(struct convo *convo, struct convo_op *op)
  * the epoch, and the server stores that before it passes the message on. */
 static enum convo_plan ephemeral_plan(struct convo *convo, struct convo_op *op)
 {
-    struct act *act = op->act;
     enum convo_plan plan = message_plan(convo, op);
 
     if (plan != CONVO_GO)
@@ -40,10 +33,7 @@ static enum convo_plan ephemeral_plan(struct convo *convo, struct convo_op *op)
     if (op->after.confirmed > op->before.confirmed)
         return CONVO_GO;
     op->now_ms = delivery_now_ms(convo->delivery);
-    act->result_epoch = act->content->mls.epoch;
-    act->result_seq = 0;
-    act->result_ms = op->now_ms;
-    act->status = 200;
+    convo_answer_stored(convo, op);
     return CONVO_TELL;
 }
 

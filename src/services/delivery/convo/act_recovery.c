@@ -56,7 +56,7 @@ void recovery_committed(struct convo *convo, const struct convo_op *op)
         convo->roster.members[i].has_reported = false;
 }
 
-bool recovery_was_revoked(const struct convo *convo, const unsigned char sha256[32])
+static bool was_revoked(const struct convo *convo, const unsigned char sha256[32])
 {
     tr_assert(convo->revoked.size % 32 == 0);
     for (size_t at = 0; at + 32 <= convo->revoked.size; at += 32)
@@ -84,13 +84,13 @@ enum convo_plan recovery_may_commit(
         return act_refuse(&commit->act, 403, "CommitterQuarantined",
             "The members revoked a commit of yours and accept no other for a while.");
     if (commit->content.bytes.size > 0 && commit->content.mls.epoch == convo->committed.epoch &&
-        recovery_was_revoked(convo, commit->content.sha256))
+        was_revoked(convo, commit->content.sha256))
         return act_refuse(&commit->act, 409, "CommitRevoked",
             "The members could not process this commit and revoked it; make another.");
     return CONVO_GO;
 }
 
-void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op)
+static void apply_exclusive(struct convo *convo, const struct convo_op *op)
 {
     tr_assert(op->is_exclusive);
     convo->committed = op->after;
@@ -277,8 +277,7 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
             "The server counts the epochs of this conversation; there is no commit to revoke.");
     if (convo->flying.first != NULL)
         return CONVO_EXCLUSIVE; /* a message or report in flight may change the result */
-    if (report->base_epoch == convo->committed.epoch &&
-        recovery_was_revoked(convo, report->sha256)) {
+    if (report->base_epoch == convo->committed.epoch && was_revoked(convo, report->sha256)) {
         write_report(op->act, (struct quorum){ 0, 0 }, true, convo->committed.epoch);
         op->act->status = 200;
         return CONVO_ANSWERED;
@@ -304,7 +303,7 @@ static void report_apply(struct convo *convo, const struct convo_op *op)
     struct member *caller = convo_caller(convo, op->act);
 
     if (op->is_exclusive) {
-        recovery_apply_exclusive(convo, op);
+        apply_exclusive(convo, op);
         delivery_metrics_add(DELIVERY_METRIC_REVOKED, 1);
     } else if (caller != NULL) {
         caller->has_reported = true;
@@ -393,7 +392,7 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
 
 static void reset_apply(struct convo *convo, const struct convo_op *op)
 {
-    recovery_apply_exclusive(convo, op);
+    apply_exclusive(convo, op);
     delivery_metrics_add(DELIVERY_METRIC_RESETS, 1);
 }
 

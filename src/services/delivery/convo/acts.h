@@ -182,4 +182,12 @@ extern const struct act_type refresh_act_type;
     }
 ACT_PAYLOADS(ACT_ACCESSOR)
 
+/* The invite of an external commit; NULL: the act is none. */
+static inline struct act_invite *join_invite(struct act *act)
+{
+    return act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN
+               ? &act_commit(act)->invite
+               : NULL;
+}
+
 #endif

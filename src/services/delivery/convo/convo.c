@@ -140,7 +140,7 @@ static void convo_recover(struct convo *convo, struct tr_context *ctx)
             convo_move(convo, CONVO_UNLOADED); /* the next act loads it */
         return;
     }
-    unit = convo_load_unit(convo);
+    unit = convo_load_unit(convo, convo_key(convo), false);
     if (sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD, .hold = true }) == 0) {
         convo_move(convo, CONVO_LOADING);
@@ -258,7 +258,8 @@ static void convo_send_unit(struct convo *convo, struct tr_context *ctx, struct 
         convo_fail_busy(convo, ctx, op, unit);
         return;
     }
-    convo_plan_members(convo, op->act);
+    if (op->act->members != NULL)
+        convo_change_members(convo, op, false);
     convo->is_exclusive = convo->is_exclusive || op->is_exclusive;
     convo_op_move(op, OP_IN_FLIGHT);
     queue_append(&convo->flying, op);
@@ -281,10 +282,8 @@ static void convo_follow_plan(
         }
         break;
     case CONVO_EXCLUSIVE:
-        op->needs_idle = true;
-        op_wait(convo, ctx, op);
-        break;
     case CONVO_WAIT:
+        op->needs_idle = op->needs_idle || plan == CONVO_EXCLUSIVE;
         op_wait(convo, ctx, op);
         break;
     case CONVO_LOOKUP:

@@ -207,12 +207,13 @@ enum convo_plan convo_check_roster(const struct convo *convo, struct act *act);
 /* May the caller join by itself? Sets what the invite must be. */
 enum convo_plan convo_plan_join(const struct convo *convo, struct act *act,
     struct act_invite *invite, const struct member *caller);
-enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op); /* act_read.c */
+/* act_read.c */
+enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op);
+void convo_write_view(const struct convo *convo, struct buffer *out);
 
 /* ---- convo_outcome.c ------------------------------------------------------------------------ */
 
 enum convo_plan convo_refuse_size(struct act *act, uint32_t members_max);
-enum convo_plan convo_refuse_existing(struct act *act);
 enum convo_plan convo_refuse_non_admin(struct act *act);
 /* Refuses an act whose unit failed, if another try cannot help. False: look up (DUPLICATE), or read
  * and plan again (RACE, UNKNOWN). */
@@ -221,12 +222,13 @@ bool convo_refuse(struct act *act, enum convo_failure failure);
 void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
 /* Pushes to members without an open stream, if the act calls for it. */
 void convo_push(const struct convo *convo, const struct act *act);
-/* Plans the members that a stored act will add and remove. */
-void convo_plan_members(struct convo *convo, const struct act *act);
+/* Plans the members that an act adds and removes, or applies them once it is stored. */
+void convo_change_members(struct convo *convo, const struct convo_op *op, bool is_stored);
+/* Sets the answer: epoch, seq and time, and what the type adds. */
+void convo_answer_stored(const struct convo *convo, const struct convo_op *op);
 /* Parts of apply. */
 void convo_apply_point(struct convo *convo, const struct convo_op *op);
 void convo_apply_texts(struct convo *convo, const struct convo_texts *texts);
-void convo_apply_members(struct convo *convo, const struct convo_op *op);
 /* After an unknown outcome an act without a log row looks for its token before it is planned
  * again: the earlier try may be stored. */
 bool convo_must_ask(const struct convo_op *op);
@@ -260,11 +262,10 @@ void convo_lookup_back(
 
 /* ---- convo_load_store.c --------------------------------------------------------------------- */
 
-struct sql_unit *convo_load_unit(const struct convo *convo);
-/* The same steps in a write: the first one locks the row until the unit ends. A conversation that
- * does not exist has no row to lock: of two creations, the row's key refuses the second. */
-struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key);
-/* Takes over the results of either unit. TR_ENOMEM. */
+/* With is_locking it is a write, and the first step locks the row until the unit ends. A conversation
+ * that does not exist has no row to lock: of two creations, the row's key refuses the second. */
+struct sql_unit *convo_load_unit(const struct convo *convo, uint64_t key, bool is_locking);
+/* Takes over the results. TR_ENOMEM. */
 int convo_load(struct convo *convo, const struct sql_unit *unit);
 
 /* ---- convo_store.c -------------------------------------------------------------------------- */
@@ -331,14 +332,11 @@ void commit_fairness_end(struct convo *convo);
 
 /* Takes over a stored commit as the newest one. */
 void recovery_committed(struct convo *convo, const struct convo_op *op);
-bool recovery_was_revoked(const struct convo *convo, const unsigned char sha256[32]);
 /* Could a revocation of the newest commit take this member out? */
 bool recovery_may_undo(const struct convo *convo, const struct member *member);
 /* Refuses committers in quarantine, and bytes that were revoked. */
 enum convo_plan recovery_may_commit(
     const struct convo *convo, struct commit_act *commit, const struct member *caller);
-/* Applies a revocation or reset: the conversation must be read again. */
-void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op);
 /* The row of the log, and the event, that tell of a revocation or reset. */
 struct delivery_event recovery_notice(const struct convo_op *op);
 void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
@@ -356,11 +354,6 @@ struct reset_names {
 };
 void reset_names_of(struct span name, struct reset_names *names);
 
-/* ---- convo_json.c --------------------------------------------------------------------------- */
-
-void convo_write_view(const struct convo *convo, struct buffer *out);
-void convo_write_state(const struct convo *convo, struct buffer *out);
-
 /* ---- convo_stream.c: subscribers ------------------------------------------------------------ */
 
 /* Tells all subscribers of an event. */
@@ -374,10 +367,6 @@ void convo_stream_tell_members(
     struct convo *convo, struct tr_context *ctx, const struct convo_op *op, bool is_leave);
 /* Ends the live streams of removed members. */
 void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count);
-/* Where a stream begins that wants the rows behind `wanted` (INT64_MAX: only new rows). */
-uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted);
-void convo_stream_begin(
-    struct convo *convo, struct tr_context *ctx, const struct subscribe_act *subscribe);
 /* A page is back. It poisons the conversation if the log is ahead of this actor. */
 void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
@@ -393,8 +382,6 @@ void convo_stream_changed(
 /* Counts the other members with an open stream, up to CONVO_OTHERS_MAX. */
 enum { CONVO_OTHERS_MAX = 100 };
 uint32_t convo_stream_count_others(const struct convo *convo, struct span did);
-/* Appends a byte per account to the answer: has it an open stream? Without memory: none has. */
-void convo_stream_answer_listening(const struct convo *convo, struct listening_act *listening);
 /* A client disconnected. */
 void convo_stream_gone(struct convo *convo, uint64_t stream_number);
 /* Frees subscribers whose streams have ended. */

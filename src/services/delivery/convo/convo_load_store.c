@@ -39,26 +39,15 @@ enum {
     STEPS,
 };
 
-static struct sql_unit *load_unit(
-    const struct convo *convo, uint64_t key, const struct sql_statement *row)
+struct sql_unit *convo_load_unit(const struct convo *convo, uint64_t key, bool is_locking)
 {
-    const struct sql_statement *const statements[STEPS] = { row, &load_members, &load_newest,
-        &load_reporters, &load_quarantines, &load_revoked };
+    const struct sql_statement *const statements[STEPS] = { is_locking ? &lock_convo : &load_convo,
+        &load_members, &load_newest, &load_reporters, &load_quarantines, &load_revoked };
     struct sql_unit *unit = sql_unit_create(key);
 
     for (uint32_t i = 0; unit != NULL && i < STEPS; i++)
         convo_store_step(convo, unit, statements[i], SQL_ROWS_ANY);
     return unit;
-}
-
-struct sql_unit *convo_load_unit(const struct convo *convo)
-{
-    return load_unit(convo, convo_key(convo), &load_convo);
-}
-
-struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key)
-{
-    return load_unit(convo, key, &lock_convo);
 }
 
 /* ---- the results ---------------------------------------------------------------------------- */

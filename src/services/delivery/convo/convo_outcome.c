@@ -57,12 +57,6 @@ enum convo_plan convo_refuse_size(struct act *act, uint32_t members_max)
     return act_refuse(act, 400, "TooManyMembers", text);
 }
 
-enum convo_plan convo_refuse_existing(struct act *act)
-{
-    return act_refuse(
-        act, 409, "ConvoExists", "A conversation of this group exists already; choose another id.");
-}
-
 enum convo_plan convo_refuse_non_admin(struct act *act)
 {
     return act_refuse(act, 403, "NotAdmin", "Only an admin of this conversation may do this.");
@@ -142,68 +136,45 @@ void convo_apply_texts(struct convo *convo, const struct convo_texts *texts)
         convo_poison(convo); /* out of memory: read it again */
 }
 
-/* The accounts that an act adds: the listed ones, then the creator of a conversation. */
-static uint32_t added_count(const struct act *act)
+void convo_change_members(struct convo *convo, const struct convo_op *op, bool is_stored)
 {
-    return act->members->add_count + (act_has(act, ACT_CREATES) ? 1 : 0);
-}
-
-static struct span added_did(const struct act *act, uint32_t i)
-{
-    return i < act->members->add_count ? act->members->adds[i].did : act->claims->issuer;
-}
-
-void convo_plan_members(struct convo *convo, const struct act *act)
-{
+    const struct act_members *members = op->act->members;
+    void (*change)(struct roster *, struct member *, bool) = is_stored ? roster_apply : roster_plan;
+    bool creates = act_has(op->act, ACT_CREATES);
     struct member *member;
 
-    if (act->members == NULL)
-        return;
-    for (uint32_t i = 0; i < added_count(act); i++) {
-        member = roster_get(&convo->roster, added_did(act, i));
-        if (member != NULL)
-            roster_plan(&convo->roster, member, true);
-    }
-    for (uint32_t i = 0; i < act->members->remove_count; i++) {
-        member = roster_find(&convo->roster, act->members->removes[i]);
-        if (member != NULL)
-            roster_plan(&convo->roster, member, false);
-    }
-}
+    for (uint32_t i = 0; i < members->add_count + creates; i++) {
+        bool is_creator = i == members->add_count;
 
-void convo_apply_members(struct convo *convo, const struct convo_op *op)
-{
-    const struct act *act = op->act;
-    struct member *member;
-
-    tr_assert(act->members != NULL);
-    for (uint32_t i = 0; i < added_count(act); i++) {
-        member = roster_get(&convo->roster, added_did(act, i));
+        member =
+            roster_get(&convo->roster, is_creator ? op->act->claims->issuer : members->adds[i].did);
         if (member == NULL) {
             convo_poison(convo); /* out of memory: read it again */
             return;
         }
-        if (!member->is_in) {
+        if (is_stored && !member->is_in) {
             member->join_seq = member->read_seq = op->seq;
             member->joined_ms = op->now_ms;
-            member->roles = i == act->members->add_count ? MEMBER_ADMIN : 0;
+            member->roles = is_creator ? MEMBER_ADMIN : 0;
             member->was_removed = false;
         }
-        roster_apply(&convo->roster, member, true);
+        change(&convo->roster, member, true);
     }
-    for (uint32_t i = 0; i < act->members->remove_count; i++) {
-        member = roster_find(&convo->roster, act->members->removes[i]);
+    for (uint32_t i = 0; i < members->remove_count; i++) {
+        member = roster_find(&convo->roster, members->removes[i]);
         if (member == NULL)
             continue;
-        member->left_ms = op->now_ms;
-        member->was_removed = !span_equal(member_did(member), act->claims->issuer);
-        roster_apply(&convo->roster, member, false);
+        if (is_stored) {
+            member->left_ms = op->now_ms;
+            member->was_removed = !span_equal(member_did(member), op->act->claims->issuer);
+        }
+        change(&convo->roster, member, false);
     }
 }
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-static void answer_stored(const struct convo *convo, const struct convo_op *op)
+void convo_answer_stored(const struct convo *convo, const struct convo_op *op)
 {
     struct act *act = op->act;
 
@@ -227,7 +198,7 @@ static bool was_stored(const struct convo *convo, struct convo_op *op, const str
     if (sql_unit_status(unit) != 0) {
         act_fail(op->act, 503, "Unavailable", "The database did not answer; try again.");
     } else if (sql_unit_rows(unit, 0) > 0) {
-        answer_stored(convo, op);
+        convo_answer_stored(convo, op);
         convo_push(convo, op->act);
     }
     op->doubt = DOUBT_ASKED;
@@ -348,7 +319,7 @@ static void convo_succeed(struct convo *convo, struct tr_context *ctx, struct co
 
     if (act->type->apply != NULL)
         act->type->apply(convo, op);
-    answer_stored(convo, op);
+    convo_answer_stored(convo, op);
     if (act_has(act, ACT_LOGS))
         count_act(convo,
             act_has(act, ACT_COMMITS) ? DELIVERY_METRIC_COMMITS : DELIVERY_METRIC_MESSAGES, 1);

@@ -250,38 +250,6 @@ void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
     }
 }
 
-uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted)
-{
-    return wanted == INT64_MAX ? convo->committed.seq : wanted;
-}
-
-void convo_stream_begin(
-    struct convo *convo, struct tr_context *ctx, const struct subscribe_act *subscribe)
-{
-    struct span did = subscribe->act.claims->issuer;
-    struct convo_subscriber *subscriber = base_calloc(sizeof *subscriber + did.size);
-
-    if (subscriber == NULL) {
-        http_stream_end(subscribe->stream, NULL, 1013);
-        return;
-    }
-    subscriber->stream = subscribe->stream;
-    subscriber->stream_number = subscribe->stream_number;
-    subscriber->is_websocket = subscribe->is_websocket;
-    subscriber->seq = convo_stream_from(convo, subscribe->seq);
-    subscriber->did_size = did.size;
-    memcpy(subscriber->did, did.at, did.size);
-    subscriber->next = convo->subscribers;
-    convo->subscribers = subscriber;
-    delivery_metrics_add(DELIVERY_METRIC_SUBSCRIBERS, 1);
-    delivery_metrics_add(DELIVERY_METRIC_STREAMS, 1);
-    if (convo->subscriber_count++ == 0)
-        tr_registry_keep(ctx);
-    subscriber->heard_to = convo->committed.seq;
-    if (subscriber->seq != convo->committed.seq)
-        subscriber_read_page(convo, ctx, subscriber);
-}
-
 /* ---- live ----------------------------------------------------------------------------------- */
 
 static bool is_listed(const struct span *dids, uint32_t count, struct span did)
@@ -356,21 +324,6 @@ static char *mark_listeners(const struct convo *convo)
             marks[member - convo->roster.members] = 1;
     }
     return marks;
-}
-
-void convo_stream_answer_listening(const struct convo *convo, struct listening_act *listening)
-{
-    char *marks = mark_listeners(convo);
-
-    for (uint32_t row = 0; row < sql_unit_rows(listening->devices, 0); row++) {
-        const struct member *member =
-            roster_find(&convo->roster, sql_row_bytes(listening->devices, 0, row, 0));
-        bool listens =
-            marks != NULL && member != NULL && marks[member - convo->roster.members] != 0;
-
-        buffer_append(&listening->act.answer, listens ? "\1" : "\0", 1);
-    }
-    base_free(marks);
 }
 
 uint32_t convo_stream_count_others(const struct convo *convo, struct span did)
@@ -474,11 +427,120 @@ void convo_stream_changed(
         convo_stream_tell(convo, ctx, (struct delivery_event){ .kind = DELIVERY_POLICY });
 }
 
-/* ---- acts ----------------------------------------------------------------------------------- */
-
 void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count)
 {
     for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
         if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, subscriber_did(at)))
             end_subscriber(convo, at, &removed);
 }
+
+/* ---- acts ----------------------------------------------------------------------------------- */
+
+/* `member` asks first whether the caller may subscribe, so that the connection can still answer with
+ * an error; `subscribe` then hands the open stream over. */
+/* Where a stream begins that wants the rows behind `wanted` (INT64_MAX: only new rows). */
+static uint64_t stream_from(const struct convo *convo, uint64_t wanted)
+{
+    return wanted == INT64_MAX ? convo->committed.seq : wanted;
+}
+
+static void subscribe_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct subscribe_act *subscribe = act_subscribe(op->act);
+    struct span did = op->act->claims->issuer;
+    struct convo_subscriber *subscriber = base_calloc(sizeof *subscriber + did.size);
+
+    if (subscriber == NULL) {
+        http_stream_end(subscribe->stream, NULL, 1013);
+        return;
+    }
+    subscriber->stream = subscribe->stream;
+    subscriber->stream_number = subscribe->stream_number;
+    subscriber->is_websocket = subscribe->is_websocket;
+    subscriber->seq = stream_from(convo, subscribe->seq);
+    subscriber->did_size = did.size;
+    memcpy(subscriber->did, did.at, did.size);
+    subscriber->next = convo->subscribers;
+    convo->subscribers = subscriber;
+    delivery_metrics_add(DELIVERY_METRIC_SUBSCRIBERS, 1);
+    delivery_metrics_add(DELIVERY_METRIC_STREAMS, 1);
+    if (convo->subscriber_count++ == 0)
+        tr_registry_keep(ctx);
+    subscriber->heard_to = convo->committed.seq;
+    if (subscriber->seq != convo->committed.seq)
+        subscriber_read_page(convo, ctx, subscriber);
+}
+
+static enum convo_plan member_plan(struct convo *convo, struct convo_op *op)
+{
+    struct subscribe_act *subscribe = act_subscribe(op->act);
+
+    subscribe->seq = stream_from(convo, subscribe->seq);
+    op->act->status = 200;
+    return CONVO_ANSWERED;
+}
+
+static enum convo_plan subscribe_plan(struct convo *convo, struct convo_op *op)
+{
+    (void)convo;
+    if (act_subscribe(op->act)->is_stream_gone)
+        return act_refuse_stranger(op->act); /* a closed stream hears no answer */
+    op->act->status = 200;
+    return CONVO_TELL;
+}
+
+const struct act_type member_act_type = {
+    .name = "member",
+    ACT_PAYLOAD(subscribe),
+    .plan = member_plan,
+    .flags = ACT_READS | ACT_FOR_READERS,
+};
+
+const struct act_type subscribe_act_type = {
+    .name = "subscribe",
+    ACT_PAYLOAD(subscribe),
+    .plan = subscribe_plan,
+    .tell = subscribe_tell,
+    .flags = ACT_READS | ACT_FOR_READERS | ACT_NEEDS_ACTOR,
+};
+
+/* ---- listening ------------------------------------------------------------------------------ */
+
+static void answer_listening(const struct convo *convo, struct listening_act *listening)
+{
+    char *marks = mark_listeners(convo);
+
+    for (uint32_t row = 0; row < sql_unit_rows(listening->devices, 0); row++) {
+        const struct member *member =
+            roster_find(&convo->roster, sql_row_bytes(listening->devices, 0, row, 0));
+        bool listens =
+            marks != NULL && member != NULL && marks[member - convo->roster.members] != 0;
+
+        buffer_append(&listening->act.answer, listens ? "\1" : "\0", 1);
+    }
+    base_free(marks);
+}
+
+static void listening_fini(struct act *act)
+{
+    sql_unit_destroy(act_listening(act)->devices);
+}
+
+/* A sleeping conversation has no subscribers: then the answer is empty. */
+static bool listening_peek(const struct convo_slot *slot, struct act *act)
+{
+    const struct convo *convo = convo_slot_awake(slot);
+
+    if (convo != NULL)
+        answer_listening(convo, act_listening(act));
+    act->status = 200;
+    return true;
+}
+
+const struct act_type listening_act_type = {
+    .name = "listening",
+    ACT_PAYLOAD(listening),
+    .fini = listening_fini,
+    .peek = listening_peek,
+    .flags = ACT_READS | ACT_NEEDS_ACTOR,
+};

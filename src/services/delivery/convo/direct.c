@@ -229,7 +229,7 @@ static void request_go_home(void *data)
 
 static void request_change(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    struct sql_unit *unit = convo_lock_unit(convo, op->number);
+    struct sql_unit *unit = convo_load_unit(convo, op->number, true);
 
     if (op->doubt == DOUBT_ASKED)
         op->doubt = DOUBT_OPEN;
@@ -251,7 +251,7 @@ static void request_proceed(struct convo *convo, struct tr_context *ctx, struct 
         request_change(convo, ctx, op);
         return;
     }
-    unit = convo_load_unit(convo);
+    unit = convo_load_unit(convo, convo_key(convo), false);
     if (sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD | op->number }) < 0)
         convo_fail_busy(convo, ctx, op, unit);

@@ -43,43 +43,28 @@ static void put_commits(
     json_put_end(writer);
 }
 
-/* The epoch the listed commits lead to. `committed` may have moved since they were read, and a
- * client that applies them must not be told a later epoch. */
-static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_unit *unit)
-{
-    uint64_t epoch = sql_unit_rows(unit, LOOKUP_POINT) == 0
-                         ? convo->committed.epoch
-                         : (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 1);
-
-    return epoch < convo->committed.epoch ? epoch : convo->committed.epoch;
-}
-
-static bool is_external_join(struct act *act)
-{
-    return act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN;
-}
-
-/* An external committer who is not a member gets no commits: any account may send one. */
-static bool may_hear(const struct convo *convo, struct act *act)
-{
-    return !is_external_join(act) || member_is_in(convo_caller(convo, act));
-}
-
 /* 409 with the commits the loser missed: it rebases in one round trip. */
 static void answer_conflict(const struct convo *convo, struct act *act, const struct sql_unit *unit)
 {
     static const char text[] = "Another commit won this epoch; apply it and try again.";
     const char *label = act_has(act, ACT_COMMITS) ? "EpochConflict" : "EpochMismatch";
     struct json_writer writer = json_writer(&act->answer);
+    uint64_t epoch = convo->committed.epoch;
 
     tr_assert(act->status == 0);
     tr_assert(act->answer.size == 0);
+    /* `committed` may have moved since the commits were read, and a client that applies them must
+     * not be told a later epoch than they lead to. */
+    if (sql_unit_rows(unit, LOOKUP_POINT) > 0 &&
+        (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 1) < epoch)
+        epoch = (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 1);
     json_put_object(&writer, NULL);
     json_put_text(&writer, "error", label);
     json_put_text(&writer, "message", text);
-    json_put_int(&writer, "currentEpoch", (int64_t)epoch_of_commits(convo, unit));
+    json_put_int(&writer, "currentEpoch", (int64_t)epoch);
     json_put_int(&writer, "baseEpoch", (int64_t)act->content->mls.epoch);
-    if (may_hear(convo, act))
+    /* An external committer who is not a member gets no commits: any account may send one. */
+    if (join_invite(act) == NULL || member_is_in(convo_caller(convo, act)))
         put_commits(&writer, convo, unit);
     /* 0 unless another member has the next turn: until then a commit would only wait. */
     json_put_int(
@@ -113,14 +98,6 @@ static bool answer_first(struct act *act, const struct sql_unit *unit, uint32_t 
     return true;
 }
 
-/* Was the group reset without this actor knowing? */
-static bool is_of_next_group(const struct convo *convo, const struct sql_unit *unit)
-{
-    if (sql_row_is_null(unit, LOOKUP_POINT, 0, 2))
-        return convo->texts.group_name.size > 0;
-    return !span_equal(sql_row_bytes(unit, LOOKUP_POINT, 0, 2), convo->texts.group_name);
-}
-
 /* Does the answer tell of something that this actor does not know to be stored? */
 static bool lookup_is_ahead(
     const struct convo *convo, const struct act *act, const struct sql_unit *unit)
@@ -130,10 +107,11 @@ static bool lookup_is_ahead(
         return false;
     if (act->status == 200)
         return act->result_seq > convo->committed.seq;
-    /* A revoked commit and a reset take the epoch back; later it may reach the same number. */
+    /* A revoked commit and a reset take the epoch back; later it may reach the same number. A reset
+     * without this actor knowing has changed the group's name. */
     return act->content->mls.epoch >= convo->committed.epoch ||
            (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 1) < convo->committed.epoch ||
-           is_of_next_group(convo, unit);
+           !span_equal(sql_row_bytes(unit, LOOKUP_POINT, 0, 2), convo->texts.group_name);
 }
 
 /* Was the group reset since this act was planned? Then no commit of the log won against it. */

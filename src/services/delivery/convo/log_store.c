@@ -32,6 +32,7 @@ static struct span op_of(const struct act *act)
 /* The steps of enum lookup_step. */
 void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
+    const struct act_invite *invite = join_invite(op->act);
     uint64_t epoch = op->act->content->mls.epoch;
     int64_t bounded = epoch > INT64_MAX ? INT64_MAX : (int64_t)epoch;
 
@@ -40,12 +41,8 @@ void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql
     CONVO_STEP(convo, unit, &find_op, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
     convo_store_step(convo, unit, &find_point, SQL_ROWS_ANY);
     CONVO_STEP(convo, unit, &find_commit, SQL_ROWS_ANY, VALUE_INT(bounded));
-    if (act_has(op->act, ACT_COMMITS) && act_commit(op->act)->kind == COMMIT_JOIN) {
-        const struct act_invite *invite = &act_commit(op->act)->invite;
-
-        if (invite->is_needed && invite->is_given)
-            convo_store_invite(convo, op, unit, invite, false);
-    }
+    if (invite != NULL && invite->is_needed && invite->is_given)
+        convo_store_invite(convo, op, unit, invite, false);
 }
 
 void creation_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)

@@ -88,22 +88,11 @@ SQL_STATEMENT(put_quarantine,
     "INSERT INTO quarantines (convo, did, until_ms) VALUES ($1, $2, $3)"
     " ON CONFLICT (convo, did) DO UPDATE SET until_ms = excluded.until_ms");
 
-/* A committer who left in this commit needs no quarantine. */
-static void add_quarantine(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
-{
-    const struct member *sender = &convo->roster.members[convo->newest.sender];
-
-    if (!sender->is_in)
-        return;
-    CONVO_STEP(convo, unit, &put_quarantine, 1, VALUE_TEXT(member_did(sender)),
-        VALUE_INT(op->now_ms + convo->delivery->quarantine_ms));
-}
-
 static void add_revocation(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct report_act *report = act_report(op->act);
+    const struct member *sender = &convo->roster.members[convo->newest.sender];
     uint64_t seq = convo->newest.seq;
 
     tr_assert(op->after.epoch + 1 == op->before.epoch);
@@ -116,7 +105,9 @@ static void add_revocation(
     CONVO_STEP(convo, unit, &end_members, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->after.seq));
     CONVO_STEP(convo, unit, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
     CONVO_STEP(convo, unit, &no_joiner, 0, VALUE_INT(seq));
-    add_quarantine(convo, op, unit);
+    if (sender->is_in) /* a committer who left in this commit needs no quarantine */
+        CONVO_STEP(convo, unit, &put_quarantine, 1, VALUE_TEXT(member_did(sender)),
+            VALUE_INT(op->now_ms + convo->delivery->quarantine_ms));
     convo_store_log(convo, op, unit, recovery_notice(op), NULL);
 }
 

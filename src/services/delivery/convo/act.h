@@ -72,8 +72,7 @@ enum act_payload { PAYLOAD_NONE, ACT_PAYLOADS(ACT_TAG) };
 #define ACT_PAYLOAD(noun) .payload = PAYLOAD_##noun, .size = sizeof(struct noun##_act)
 
 /* Appends the steps that store a planned act, or that look up its answer. */
-typedef void act_steps_fn(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+typedef void act_steps_fn(const struct convo_op *op);
 
 struct act_type {
     const char *name; /* in message names and traces */
@@ -94,7 +93,7 @@ struct act_type {
     /* Change the conversation in memory as the stored unit changed the database. */
     void (*apply)(struct convo *convo, const struct convo_op *op);
     /* Write the answer of a stored act. NULL: epoch, seq and time are the answer. */
-    void (*answer)(const struct convo *convo, const struct convo_op *op);
+    void (*answer)(const struct convo_op *op);
     /* Tell subscribers. NULL: subscribers get no event. */
     void (*tell)(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
     /* CONVO_LOOKUP: looked_up writes the answer from the rows of `lookup`. It returns false if the

@@ -251,30 +251,28 @@ static struct delivery_event commit_event(const struct convo_op *op, uint32_t ro
     return event;
 }
 
-static void store_row(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, uint32_t row)
+static void store_row(const struct convo_op *op, uint32_t row)
 {
     const struct commit_act *commit = act_commit(op->act);
 
-    convo_store_log(convo, op, unit, commit_event(op, row),
+    convo_store_log(op, commit_event(op, row),
         row < commit->proposal_count ? commit->proposals[row].sha256 : commit->content.sha256);
 }
 
-static void commit_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void commit_store(const struct convo_op *op)
 {
     const struct commit_act *commit = act_commit(op->act);
 
     tr_assert(op->after.epoch == op->before.epoch + 1);
     tr_assert(op->seq == op->before.seq + 1 + commit->proposal_count);
-    convo_store_move(convo, op, unit, commit->content.mls.group_id);
+    convo_store_move(op, commit->content.mls.group_id);
     for (uint32_t i = 0; i <= commit->proposal_count; i++)
-        store_row(convo, op, unit, i);
-    convo_store_members(convo, op, unit, join_invite(op->act));
+        store_row(op, i);
+    convo_store_members(op, join_invite(op->act));
     if (commit->info.bytes.size > 0)
-        convo_store_group_info(convo, unit, commit->info.bytes, op->after.epoch);
+        convo_store_group_info(op, commit->info.bytes, op->after.epoch);
     if (commit->app_bytes.size > 0)
-        store_row(convo, op, unit, commit->proposal_count + 1);
+        store_row(op, commit->proposal_count + 1);
 }
 
 static void commit_apply(struct convo *convo, const struct convo_op *op)
@@ -292,9 +290,8 @@ static void commit_apply(struct convo *convo, const struct convo_op *op)
     recovery_committed(convo, op);
 }
 
-static void commit_answer(const struct convo *convo, const struct convo_op *op)
+static void commit_answer(const struct convo_op *op)
 {
-    (void)convo;
     op->act->result_seq = op->seq;
 }
 

@@ -27,11 +27,10 @@ static enum convo_plan creation_plan(struct convo *convo, struct convo_op *op)
     return plan == CONVO_GO ? convo_check_roster(convo, op->act) : plan;
 }
 
-static void creation_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void creation_store(const struct convo_op *op)
 {
-    convo_store_create(convo, op, unit);
-    convo_store_members(convo, op, unit, NULL);
+    convo_store_create(op);
+    convo_store_members(op, NULL);
 }
 
 static void creation_apply(struct convo *convo, const struct convo_op *op)
@@ -51,9 +50,9 @@ static void creation_apply(struct convo *convo, const struct convo_op *op)
     convo_change_members(convo, op, true);
 }
 
-static void creation_answer(const struct convo *convo, const struct convo_op *op)
+static void creation_answer(const struct convo_op *op)
 {
-    convo_write_view(convo, &op->act->answer);
+    convo_write_view(op->convo, &op->act->answer);
 }
 
 /* The creator who repeats its request gets the conversation. */

@@ -21,13 +21,12 @@ static enum convo_plan group_info_plan(struct convo *convo, struct convo_op *op)
     return convo_check_roster(convo, op->act);
 }
 
-static void group_info_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void group_info_store(const struct convo_op *op)
 {
     const struct group_info_act *act = act_group_info(op->act);
 
     tr_assert(act->epoch == op->before.epoch);
-    convo_store_group_info(convo, unit, act->info.bytes, act->epoch);
+    convo_store_group_info(op, act->info.bytes, act->epoch);
 }
 
 const struct act_type group_info_act_type = {

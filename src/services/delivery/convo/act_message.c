@@ -33,7 +33,7 @@ static enum convo_plan ephemeral_plan(struct convo *convo, struct convo_op *op)
     if (op->after.confirmed > op->before.confirmed)
         return CONVO_GO;
     op->now_ms = delivery_now_ms(convo->delivery);
-    convo_answer_stored(convo, op);
+    convo_answer_stored(op);
     return CONVO_TELL;
 }
 
@@ -68,20 +68,18 @@ static struct delivery_event message_event(const struct convo_op *op)
         .created_ms = op->now_ms };
 }
 
-static void message_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void message_store(const struct convo_op *op)
 {
     tr_assert(op->after.seq == op->before.seq + 1);
     tr_assert(op->after.epoch == op->before.epoch);
-    convo_store_move(convo, op, unit, (struct span){ NULL, 0 });
-    convo_store_log(convo, op, unit, message_event(op), op->act->content->sha256);
+    convo_store_move(op, (struct span){ NULL, 0 });
+    convo_store_log(op, message_event(op), op->act->content->sha256);
 }
 
-static void ephemeral_store(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void ephemeral_store(const struct convo_op *op)
 {
     tr_assert(op->after.confirmed > op->before.confirmed);
-    recovery_store_heard(convo, unit, op->act->content->mls.epoch);
+    recovery_store_heard(op, op->act->content->mls.epoch);
 }
 
 static void ephemeral_apply(struct convo *convo, const struct convo_op *op)
@@ -90,9 +88,8 @@ static void ephemeral_apply(struct convo *convo, const struct convo_op *op)
         convo->committed.confirmed = op->after.confirmed;
 }
 
-static void message_answer(const struct convo *convo, const struct convo_op *op)
+static void message_answer(const struct convo_op *op)
 {
-    (void)convo;
     op->act->result_epoch = op->act->content->mls.epoch;
     if (act_has(op->act, ACT_TRANSIENT))
         op->act->result_seq = 0;

@@ -122,9 +122,9 @@ static void policy_apply(struct convo *convo, const struct convo_op *op)
     convo->policy = act_policy(op->act)->policy;
 }
 
-static void policy_answer(const struct convo *convo, const struct convo_op *op)
+static void policy_answer(const struct convo_op *op)
 {
-    policy_write(&act_policy(op->act)->policy, convo_span(convo), &op->act->answer);
+    policy_write(&act_policy(op->act)->policy, convo_span(op->convo), &op->act->answer);
 }
 
 static void policy_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)

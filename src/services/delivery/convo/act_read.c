@@ -189,15 +189,8 @@ static bool poll_peek(const struct convo_slot *slot, struct act *act)
 
 static enum convo_plan poll_plan(struct convo *convo, struct convo_op *op)
 {
-    (void)convo;
-    (void)op;
-    return CONVO_LOOKUP;
-}
-
-static void poll_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
-{
     act_poll(op->act)->trims = trims_of(convo->delivery); /* before the lookup reads */
-    lookup_kept(convo, unit);
+    return CONVO_LOOKUP;
 }
 
 static bool poll_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)

@@ -163,12 +163,11 @@ static void confirm_apply(struct convo *convo, const struct convo_op *op)
     delivery_metrics_add(DELIVERY_METRIC_FORKS, confirm->is_fork);
 }
 
-static void confirm_answer(const struct convo *convo, const struct convo_op *op)
+static void confirm_answer(const struct convo_op *op)
 {
     const struct confirm_act *confirm = act_confirm(op->act);
     struct json_writer writer = json_writer(&op->act->answer);
 
-    (void)convo;
     json_put_object(&writer, NULL);
     json_put_bool(&writer, "confirmed", true);
     json_put_bool(&writer, "forkSuspected", confirm->is_fork);
@@ -310,13 +309,13 @@ static void report_apply(struct convo *convo, const struct convo_op *op)
     }
 }
 
-static void report_answer(const struct convo *convo, const struct convo_op *op)
+static void report_answer(const struct convo_op *op)
 {
     struct quorum quorum = { 0, 0 };
 
     if (op->state != OP_ASKING) /* else the electors may have changed since the report */
-        quorum = count_reports(convo, convo_caller(convo, op->act));
-    write_report(op->act, quorum, op->is_exclusive, convo->committed.epoch);
+        quorum = count_reports(op->convo, convo_caller(op->convo, op->act));
+    write_report(op->act, quorum, op->is_exclusive, op->convo->committed.epoch);
 }
 
 /* Ends the streams of the accounts that the revoked commit added: the roster still has them. */
@@ -396,11 +395,10 @@ static void reset_apply(struct convo *convo, const struct convo_op *op)
     delivery_metrics_add(DELIVERY_METRIC_RESETS, 1);
 }
 
-static void reset_answer(const struct convo *convo, const struct convo_op *op)
+static void reset_answer(const struct convo_op *op)
 {
     struct json_writer writer = json_writer(&op->act->answer);
 
-    (void)convo;
     json_put_object(&writer, NULL);
     json_put_bool(&writer, "success", true);
     json_put_string(&writer, "groupId", act_reset(op->act)->group);

@@ -46,34 +46,31 @@ static struct convo_loser **loser_link(struct convo *convo, struct span did)
     return link;
 }
 
-static struct convo_loser *loser_take(struct convo *convo, struct convo_loser **link)
+static void loser_destroy(struct convo *convo, struct convo_loser **link)
 {
     struct convo_loser *loser = *link;
 
     tr_assert(convo->loser_count > 0);
     *link = loser->next;
     convo->loser_count--;
-    return loser;
+    base_free(loser);
 }
 
 /* Lists an account, in place of the oldest one that is not queued if there are too many. */
 static struct convo_loser *loser_create(struct convo *convo, struct span did)
 {
     struct convo_loser **oldest = NULL;
-    struct convo_loser *loser;
+    struct convo_loser *loser = NULL;
 
     for (struct convo_loser **link = &convo->losers; *link != NULL; link = &(*link)->next)
         if ((*link)->ticket == 0)
             oldest = link;
-    if (convo->loser_count >= LOSERS_MAX && oldest == NULL)
-        return NULL;
-    loser = base_calloc(sizeof *loser + did.size);
+    if (convo->loser_count < LOSERS_MAX || oldest != NULL)
+        loser = base_calloc(sizeof *loser + did.size);
     if (loser == NULL)
         return NULL;
-    if (convo->loser_count >= LOSERS_MAX) {
-        tr_assert(oldest != NULL);
-        base_free(loser_take(convo, oldest));
-    }
+    if (convo->loser_count >= LOSERS_MAX)
+        loser_destroy(convo, oldest);
     memcpy(loser->did, did.at, did.size);
     loser->did_size = did.size;
     loser->next = convo->losers;
@@ -146,7 +143,7 @@ void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct spa
         tr_registry_release(ctx);
         convo->turn = NULL;
     }
-    base_free(loser_take(convo, link));
+    loser_destroy(convo, link);
     turn_start(convo, ctx);
 }
 
@@ -171,6 +168,6 @@ bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
 void commit_fairness_end(struct convo *convo)
 {
     while (convo->losers != NULL)
-        base_free(loser_take(convo, &convo->losers));
+        loser_destroy(convo, &convo->losers);
     convo->turn = NULL;
 }

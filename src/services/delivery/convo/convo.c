@@ -71,8 +71,6 @@ static void op_wait(struct convo *convo, struct tr_context *ctx, struct convo_op
     }
     convo_op_move(op, OP_WAITING);
     convo->exclusive_pending = convo->exclusive_pending || op->needs_idle;
-    if (op->doubt == DOUBT_ASKED)
-        op->doubt = DOUBT_OPEN; /* an earlier try may be stored before the next plan */
     queue_append(&convo->waiting, op);
 }
 
@@ -244,14 +242,14 @@ static void on_unit_back(
 
 static void convo_send_unit(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    struct sql_unit *unit;
+    struct sql_unit *unit = sql_unit_create(convo_key(convo));
 
     op->now_ms = delivery_now_ms(convo->delivery);
     op->tries++;
     op->failure = CONVO_STORED;
-    if (op->doubt == DOUBT_ASKED)
-        op->doubt = DOUBT_OPEN;
-    unit = convo_act_unit(convo, op);
+    op->unit = unit;
+    if (unit != NULL)
+        convo_store_act(op);
     if (sql_write(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT | op->number }) < 0) {
         convo->planned = op->before; /* no later act was planned on it yet */
@@ -359,6 +357,7 @@ static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct a
         act_message_drop(message);
         return;
     }
+    op->convo = convo;
     op->act = message->act;
     op->reply = tr_reply_take(ctx);
     op->number = convo->number_next++ & CONVO_TAG_NUMBER;

@@ -60,7 +60,9 @@ enum convo_doubt {
 /* An act on its way through a driver. */
 struct convo_op {
     struct convo_op *next;
-    struct act *act; /* one holder */
+    struct convo *convo;
+    struct sql_unit *unit; /* while the act adds its steps to it */
+    struct act *act;       /* one holder */
     tr_reply_handle reply;
     uint32_t number; /* in the tags of its units */
     uint32_t tries;
@@ -225,7 +227,7 @@ void convo_push(const struct convo *convo, const struct act *act);
 /* Plans the members that an act adds and removes, or applies them once it is stored. */
 void convo_change_members(struct convo *convo, const struct convo_op *op, bool is_stored);
 /* Sets the answer: epoch, seq and time, and what the type adds. */
-void convo_answer_stored(const struct convo *convo, const struct convo_op *op);
+void convo_answer_stored(const struct convo_op *op);
 /* Parts of apply. */
 void convo_apply_point(struct convo *convo, const struct convo_op *op);
 void convo_apply_texts(struct convo *convo, const struct convo_texts *texts);
@@ -271,41 +273,32 @@ int convo_load(struct convo *convo, const struct sql_unit *unit);
 /* ---- convo_store.c -------------------------------------------------------------------------- */
 
 uint64_t convo_key(const struct convo *convo); /* of its units */
-/* The steps of a planned act: as a unit of its own, or appended to one. */
-struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op *op);
-act_steps_fn convo_store_act;
+act_steps_fn convo_store_act;                  /* appends the steps of a planned act */
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 
 /* A step whose $1 is the conversation's id, alone or with more values. */
-void convo_store_step(const struct convo *convo, struct sql_unit *unit,
-    const struct sql_statement *statement, int64_t rows);
-#define CONVO_STEP(convo, unit, statement, rows, ...)                                              \
-    UNIT_STEP((unit), (statement), (rows), VALUE_TEXT(convo_span(convo)), __VA_ARGS__)
+void op_step(const struct convo_op *op, const struct sql_statement *statement, int64_t rows);
+#define OP_STEP(op, statement, rows, ...)                                                          \
+    UNIT_STEP((op)->unit, (statement), (rows), VALUE_TEXT(convo_span((op)->convo)), __VA_ARGS__)
 /* Appends the row that the event tells of. sha256 NULL: of the event's bytes. */
-void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    struct delivery_event event, const unsigned char *sha256);
+void convo_store_log(
+    const struct convo_op *op, struct delivery_event event, const unsigned char *sha256);
 /* Compares and sets the point. `group_id` pins the group's id; a message gives none. */
-void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    struct span group_id);
+void convo_store_move(const struct convo_op *op, struct span group_id);
 /* Additions, removals, consent and Welcomes. `join`: the caller joins by itself. */
-void convo_store_members(const struct convo *convo, const struct convo_op *op,
-    struct sql_unit *unit, const struct act_invite *join);
+void convo_store_members(const struct convo_op *op, const struct act_invite *join);
 /* Fails the unit without an invite that is good for the caller. */
-void convo_store_invite(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    const struct act_invite *invite, bool is_spent);
-void convo_store_group_info(
-    const struct convo *convo, struct sql_unit *unit, struct span bytes, uint64_t epoch);
+void convo_store_invite(const struct convo_op *op, const struct act_invite *invite, bool is_spent);
+void convo_store_group_info(const struct convo_op *op, struct span bytes, uint64_t epoch);
 act_steps_fn convo_store_is_admin, convo_store_create, convo_store_read_to, convo_store_mark_unread,
     convo_store_role, convo_store_policy;
 
 /* ---- log_store.c, log_lookup.c -------------------------------------------------------------- */
 
 enum lookup_step { LOOKUP_COMMITS, LOOKUP_OP, LOOKUP_POINT, LOOKUP_SAME };
-/* The unit that looks up an act's answer, or its token (OP_ASKING). */
-struct sql_unit *convo_lookup_unit(const struct convo *convo, const struct convo_op *op);
 act_steps_fn log_lookup, creation_lookup, context_lookup;
+act_steps_fn poll_lookup; /* kept_from, seq */
 bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
-void lookup_kept(const struct convo *convo, struct sql_unit *unit); /* kept_from, seq */
 /* Answers the failure of a lookup. False: it did not fail. */
 bool lookup_failed(struct act *act, const struct sql_unit *unit);
 
@@ -339,7 +332,7 @@ enum convo_plan recovery_may_commit(
     const struct convo *convo, struct commit_act *commit, const struct member *caller);
 /* The row of the log, and the event, that tell of a revocation or reset. */
 struct delivery_event recovery_notice(const struct convo_op *op);
-void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
+void recovery_store_heard(const struct convo_op *op, uint64_t epoch);
 act_steps_fn recovery_store_confirm, recovery_store_report, recovery_store_reset;
 void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);
 /* Why a unit failed at this statement; CONVO_RACE for statements of other files. */

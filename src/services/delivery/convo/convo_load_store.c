@@ -2,6 +2,7 @@
 /* convo_load_store.c: reads a whole conversation into memory. */
 #include <string.h>
 
+#include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
 #include "sql/unit.h"
 
@@ -46,7 +47,7 @@ struct sql_unit *convo_load_unit(const struct convo *convo, uint64_t key, bool i
     struct sql_unit *unit = sql_unit_create(key);
 
     for (uint32_t i = 0; unit != NULL && i < STEPS; i++)
-        convo_store_step(convo, unit, statements[i], SQL_ROWS_ANY);
+        UNIT_STEP(unit, statements[i], SQL_ROWS_ANY, VALUE_TEXT(convo_span(convo)));
     return unit;
 }
 

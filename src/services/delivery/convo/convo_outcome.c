@@ -24,6 +24,9 @@ void convo_op_move(struct convo_op *op, enum convo_op_state state)
 
     tr_assert((moves[op->state] >> state & 1) != 0);
     op->state = state;
+    if (op->doubt == DOUBT_ASKED && (state == OP_WAITING || state == OP_IN_FLIGHT))
+        op->doubt =
+            DOUBT_OPEN; /* this try, or an earlier one, may be stored before the next plan */
 }
 
 void convo_move(struct convo *convo, enum convo_state state)
@@ -174,7 +177,7 @@ void convo_change_members(struct convo *convo, const struct convo_op *op, bool i
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-void convo_answer_stored(const struct convo *convo, const struct convo_op *op)
+void convo_answer_stored(const struct convo_op *op)
 {
     struct act *act = op->act;
 
@@ -183,7 +186,7 @@ void convo_answer_stored(const struct convo *convo, const struct convo_op *op)
     act->result_ms = op->now_ms;
     act->status = 200;
     if (act->type->answer != NULL)
-        act->type->answer(convo, op);
+        act->type->answer(op);
 }
 
 bool convo_must_ask(const struct convo_op *op)
@@ -198,7 +201,7 @@ static bool was_stored(const struct convo *convo, struct convo_op *op, const str
     if (sql_unit_status(unit) != 0) {
         act_fail(op->act, 503, "Unavailable", "The database did not answer; try again.");
     } else if (sql_unit_rows(unit, 0) > 0) {
-        convo_answer_stored(convo, op);
+        convo_answer_stored(op);
         convo_push(convo, op->act);
     }
     op->doubt = DOUBT_ASKED;
@@ -264,10 +267,15 @@ void convo_look_up(
     struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state)
 {
     const struct sql_submit_options options = { .tag = CONVO_TAG_LOOKUP | op->number };
-    struct sql_unit *unit;
+    struct sql_unit *unit = sql_unit_create(convo_key(convo));
 
+    tr_assert(state == OP_ASKING || state == OP_LOOKUP);
     convo_op_move(op, state);
-    unit = convo_lookup_unit(convo, op);
+    op->unit = unit;
+    if (unit != NULL && state == OP_ASKING)
+        auth_find(unit, op->act->claims);
+    else if (unit != NULL)
+        op->act->type->lookup(op);
     if ((act_has(op->act, ACT_IN_ORDER) ? sql_write : sql_read)(ctx, &convo->sql, unit, &options) <
         0) {
         convo_op_move(op, OP_HELD);
@@ -319,7 +327,7 @@ static void convo_succeed(struct convo *convo, struct tr_context *ctx, struct co
 
     if (act->type->apply != NULL)
         act->type->apply(convo, op);
-    convo_answer_stored(convo, op);
+    convo_answer_stored(op);
     if (act_has(act, ACT_LOGS))
         count_act(convo,
             act_has(act, ACT_COMMITS) ? DELIVERY_METRIC_COMMITS : DELIVERY_METRIC_MESSAGES, 1);

@@ -111,26 +111,17 @@ uint64_t convo_key(const struct convo *convo)
     return call_key(convo_span(convo));
 }
 
-void convo_store_act(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_act(const struct convo_op *op)
 {
     const struct act *act = op->act;
     size_t size = act->content == NULL ? 0 : act->content->bytes.size;
 
     tr_assert(act->type->store != NULL);
     /* Reserve all at once instead of doubling. Missing memory fails the unit later. */
-    (void)buffer_reserve(&unit->bytes, size + UNIT_TEXTS_BYTES);
+    (void)buffer_reserve(&op->unit->bytes, size + UNIT_TEXTS_BYTES);
     if (!act_has(act, ACT_TRANSIENT))
-        auth_consume(unit, act->claims);
-    act->type->store(convo, op, unit);
-}
-
-struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op *op)
-{
-    struct sql_unit *unit = sql_unit_create(convo_key(convo));
-
-    if (unit != NULL)
-        convo_store_act(convo, op, unit);
-    return unit;
+        auth_consume(op->unit, act->claims);
+    act->type->store(op);
 }
 
 enum convo_failure convo_failure_of(const struct sql_unit *unit)
@@ -166,25 +157,23 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-void convo_store_step(const struct convo *convo, struct sql_unit *unit,
-    const struct sql_statement *statement, int64_t rows)
+void op_step(const struct convo_op *op, const struct sql_statement *statement, int64_t rows)
 {
-    UNIT_STEP(unit, statement, rows, VALUE_TEXT(convo_span(convo)));
+    UNIT_STEP(op->unit, statement, rows, VALUE_TEXT(convo_span(op->convo)));
 }
 
-void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    struct span group_id)
+void convo_store_move(const struct convo_op *op, struct span group_id)
 {
     tr_assert(op->after.seq > op->before.seq);
-    CONVO_STEP(convo, unit, &move_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
+    OP_STEP(op, &move_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
         VALUE_INT(op->after.epoch), VALUE_INT(op->after.seq), VALUE_INT(op->after.kind),
         VALUE_INT(op->now_ms), VALUE_ARRAY(op->after.chain),
         VALUE_BLOB(group_id.size == 0 ? NULL : group_id.at, group_id.size),
         VALUE_INT(op->after.confirmed), VALUE_ARRAY(op->before.chain));
 }
 
-void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    struct delivery_event event, const unsigned char *sha256)
+void convo_store_log(
+    const struct convo_op *op, struct delivery_event event, const unsigned char *sha256)
 {
     const struct span none = { NULL, 0 };
     bool has_op = act_has(op->act, ACT_LOGS) && event.seq == op->seq;
@@ -196,7 +185,7 @@ void convo_store_log(const struct convo *convo, const struct convo_op *op, struc
     tr_assert(event.seq > op->before.seq);
     if (sha256 == NULL)
         crypto_sha256(event.bytes.at, event.bytes.size, own);
-    CONVO_STEP(convo, unit, &put_log, 1, VALUE_INT(event.seq), VALUE_INT(event.kind),
+    OP_STEP(op, &put_log, 1, VALUE_INT(event.seq), VALUE_INT(event.kind),
         VALUE_INT(event.base_epoch), VALUE_INT(event.epoch), VALUE_TEXT(op->act->claims->issuer),
         VALUE_TEXT(has_op ? op->act->op : none),
         VALUE_BLOB(sha256 == NULL ? own : sha256, sizeof own),
@@ -207,19 +196,17 @@ void convo_store_log(const struct convo *convo, const struct convo_op *op, struc
 }
 
 /* Fails the unit if the caller is no longer an admin: the act is planned again. */
-void convo_store_is_admin(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_is_admin(const struct convo_op *op)
 {
-    CONVO_STEP(convo, unit, &find_admin, 1, VALUE_TEXT(op->act->claims->issuer));
+    OP_STEP(op, &find_admin, 1, VALUE_TEXT(op->act->claims->issuer));
 }
 
-static void add_audit(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    const char *action, struct span target)
+static void add_audit(const struct convo_op *op, const char *action, struct span target)
 {
-    audit_add(convo->delivery, unit,
+    audit_add(op->convo->delivery, op->unit,
         &(struct audit_entry){ .actor = op->act->claims->issuer,
             .action = action,
-            .convo = convo_span(convo),
+            .convo = convo_span(op->convo),
             .target = target,
             .now_ms = op->now_ms });
 }
@@ -227,20 +214,20 @@ static void add_audit(const struct convo *convo, const struct convo_op *op, stru
 /* ---- members -------------------------------------------------------------------------------- */
 
 /* A creator and an external joiner want to be members; other accounts may have opted out. */
-static void add_member(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    struct span did, bool is_wanting)
+static void add_member(const struct convo_op *op, struct span did, bool is_wanting)
 {
     bool is_creator = act_has(op->act, ACT_CREATES) && is_wanting;
 
-    CONVO_STEP(convo, unit, is_wanting ? &put_member : &put_wanted, 1, VALUE_TEXT(did),
-        VALUE_INT(op->seq), VALUE_INT(op->now_ms), VALUE_INT(is_creator));
+    OP_STEP(op, is_wanting ? &put_member : &put_wanted, 1, VALUE_TEXT(did), VALUE_INT(op->seq),
+        VALUE_INT(op->now_ms), VALUE_INT(is_creator));
 }
 
 /* Does this addition make a new member? Not a second device of an account. */
-static bool is_new_member(const struct convo *convo, const struct act *act, uint32_t index)
+static bool is_new_member(const struct convo_op *op, uint32_t index)
 {
+    const struct act *act = op->act;
     const struct act_add *adds = act->members->adds;
-    const struct member *member = roster_find(&convo->roster, adds[index].did);
+    const struct member *member = roster_find(&op->convo->roster, adds[index].did);
 
     if (member != NULL && member->will_be_in)
         return false;
@@ -252,21 +239,19 @@ static bool is_new_member(const struct convo *convo, const struct act *act, uint
     return true;
 }
 
-static void add_removal(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, struct span did)
+static void add_removal(const struct convo_op *op, struct span did)
 {
     bool is_self = span_equal(did, op->act->claims->issuer);
 
-    CONVO_STEP(convo, unit, &mark_earlier, SQL_ROWS_ANY, VALUE_TEXT(did));
-    CONVO_STEP(convo, unit, &end_member, 1, VALUE_TEXT(did), VALUE_INT(op->seq),
-        VALUE_INT(op->now_ms), VALUE_INT(!is_self));
+    OP_STEP(op, &mark_earlier, SQL_ROWS_ANY, VALUE_TEXT(did));
+    OP_STEP(op, &end_member, 1, VALUE_TEXT(did), VALUE_INT(op->seq), VALUE_INT(op->now_ms),
+        VALUE_INT(!is_self));
     if (!is_self)
-        add_audit(convo, op, unit, "removeMember", did);
+        add_audit(op, "removeMember", did);
 }
 
 /* Roles are not part of the compare-and-set, so the unit checks them. */
-static void add_removals(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void add_removals(const struct convo_op *op)
 {
     const struct act_members *members = op->act->members;
     bool removes_others = false, removes_admins = false;
@@ -275,83 +260,79 @@ static void add_removals(
         removes_others =
             removes_others || !span_equal(members->removes[i], op->act->claims->issuer);
         removes_admins =
-            removes_admins || member_is_admin(roster_find(&convo->roster, members->removes[i]));
+            removes_admins || member_is_admin(roster_find(&op->convo->roster, members->removes[i]));
     }
     if (removes_others)
-        convo_store_is_admin(convo, op, unit);
+        convo_store_is_admin(op);
     for (uint32_t i = 0; i < members->remove_count; i++)
-        add_removal(convo, op, unit, members->removes[i]);
-    if (convo->policy.fields[POLICY_KEEP_ADMIN] != 0 && removes_admins)
-        convo_store_step(convo, unit, &has_admin, 1);
+        add_removal(op, members->removes[i]);
+    if (op->convo->policy.fields[POLICY_KEEP_ADMIN] != 0 && removes_admins)
+        op_step(op, &has_admin, 1);
 }
 
-void convo_store_invite(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
-    const struct act_invite *invite, bool is_spent)
+void convo_store_invite(const struct convo_op *op, const struct act_invite *invite, bool is_spent)
 {
     tr_assert(invite->is_needed);
-    CONVO_STEP(convo, unit, is_spent ? &spend_invite : &find_invite, 1,
-        VALUE_ARRAY(invite->hashes[0]), VALUE_ARRAY(invite->hashes[1]),
-        VALUE_INT(is_spent ? op->now_ms : delivery_now_ms(convo->delivery)),
+    OP_STEP(op, is_spent ? &spend_invite : &find_invite, 1, VALUE_ARRAY(invite->hashes[0]),
+        VALUE_ARRAY(invite->hashes[1]),
+        VALUE_INT(is_spent ? op->now_ms : delivery_now_ms(op->convo->delivery)),
         VALUE_TEXT(op->act->claims->issuer), VALUE_INT(invite->must_name_caller));
 }
 
 /* Fails the unit for blocks between members, and for missing consent. */
-static void add_consent(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, bool is_join)
+static void add_consent(const struct convo_op *op, bool is_join)
 {
     const struct act_members *members = op->act->members;
 
     for (uint32_t i = 0; i < members->add_count; i++) {
-        if (!is_new_member(convo, op->act, i))
+        if (!is_new_member(op, i))
             continue;
-        CONVO_STEP(convo, unit, &find_block, 0, VALUE_TEXT(members->adds[i].did));
-        if (!is_join && convo->policy.fields[POLICY_OPT_IN] != 0)
-            UNIT_STEP(unit, &find_opt_in, 1, VALUE_TEXT(members->adds[i].did),
+        OP_STEP(op, &find_block, 0, VALUE_TEXT(members->adds[i].did));
+        if (!is_join && op->convo->policy.fields[POLICY_OPT_IN] != 0)
+            UNIT_STEP(op->unit, &find_opt_in, 1, VALUE_TEXT(members->adds[i].did),
                 VALUE_TEXT(op->act->claims->issuer));
     }
 }
 
-static void add_welcomes(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void add_welcomes(const struct convo_op *op)
 {
     const struct act_members *members = op->act->members;
 
     for (uint32_t i = 0; i < members->welcome_count; i++)
-        CONVO_STEP(convo, unit, &put_welcome, 1, VALUE_INT(op->seq), VALUE_INT(i),
+        OP_STEP(op, &put_welcome, 1, VALUE_INT(op->seq), VALUE_INT(i),
             VALUE_BYTES(members->welcomes[i]), VALUE_INT(op->now_ms));
     for (uint32_t i = 0; i < members->add_count; i++) {
         const struct act_add *add = &members->adds[i];
 
         if (add->reference.at == NULL)
             continue;
-        UNIT_STEP(unit, &consume_package, 1, VALUE_BYTES(add->reference),
+        UNIT_STEP(op->unit, &consume_package, 1, VALUE_BYTES(add->reference),
             VALUE_INT(op->now_ms / 1000), VALUE_TEXT(add->did), VALUE_TEXT(op->act->claims->issuer),
-            VALUE_TEXT(convo_span(convo)));
-        CONVO_STEP(convo, unit, &put_target, 1, VALUE_INT(op->seq), VALUE_INT(add->welcome),
+            VALUE_TEXT(convo_span(op->convo)));
+        OP_STEP(op, &put_target, 1, VALUE_INT(op->seq), VALUE_INT(add->welcome),
             VALUE_BYTES(add->reference), VALUE_INT(op->now_ms));
     }
 }
 
-void convo_store_members(const struct convo *convo, const struct convo_op *op,
-    struct sql_unit *unit, const struct act_invite *join)
+void convo_store_members(const struct convo_op *op, const struct act_invite *join)
 {
     const struct act_members *members = op->act->members;
 
     tr_assert(members != NULL);
     tr_assert(join == NULL || act_has(op->act, ACT_COMMITS));
     for (uint32_t i = 0; i < members->add_count; i++)
-        if (is_new_member(convo, op->act, i))
-            add_member(convo, op, unit, members->adds[i].did, join != NULL);
-    add_removals(convo, op, unit);
+        if (is_new_member(op, i))
+            add_member(op, members->adds[i].did, join != NULL);
+    add_removals(op);
     if (join != NULL && join->is_needed)
-        convo_store_invite(convo, op, unit, join, true);
-    add_consent(convo, op, unit, join != NULL);
-    add_welcomes(convo, op, unit);
+        convo_store_invite(op, join, true);
+    add_consent(op, join != NULL);
+    add_welcomes(op);
 }
 
 /* ---- acts of one or two statements ---------------------------------------------------------- */
 
-void convo_store_create(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_create(const struct convo_op *op)
 {
     const struct creation_act *creation = act_creation(op->act);
     struct step_value info = VALUE_NULL, info_epoch = VALUE_NULL;
@@ -360,52 +341,48 @@ void convo_store_create(const struct convo *convo, const struct convo_op *op, st
         info = (struct step_value)VALUE_BYTES(creation->info.bytes);
         info_epoch = (struct step_value)VALUE_INT(creation->epoch);
     }
-    CONVO_STEP(convo, unit, &create_convo, 1, VALUE_TEXT(creation->suite),
-        VALUE_TEXT(op->act->claims->issuer), VALUE_TEXT(creation->name),
-        VALUE_TEXT(creation->description), VALUE_INT(creation->epoch), VALUE_INT(op->after.seq),
-        VALUE_INT(op->now_ms), info, info_epoch, VALUE_TEXT(op->act->op));
-    add_member(convo, op, unit, op->act->claims->issuer, true);
+    OP_STEP(op, &create_convo, 1, VALUE_TEXT(creation->suite), VALUE_TEXT(op->act->claims->issuer),
+        VALUE_TEXT(creation->name), VALUE_TEXT(creation->description), VALUE_INT(creation->epoch),
+        VALUE_INT(op->after.seq), VALUE_INT(op->now_ms), info, info_epoch, VALUE_TEXT(op->act->op));
+    add_member(op, op->act->claims->issuer, true);
 }
 
-void convo_store_group_info(
-    const struct convo *convo, struct sql_unit *unit, struct span bytes, uint64_t epoch)
+void convo_store_group_info(const struct convo_op *op, struct span bytes, uint64_t epoch)
 {
-    CONVO_STEP(convo, unit, &put_group_info, 1, VALUE_INT(epoch), VALUE_BYTES(bytes));
+    OP_STEP(op, &put_group_info, 1, VALUE_INT(epoch), VALUE_BYTES(bytes));
 }
 
-void convo_store_read_to(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_read_to(const struct convo_op *op)
 {
-    CONVO_STEP(convo, unit, &read_to, 1, VALUE_TEXT(op->act->claims->issuer),
-        VALUE_INT(act_read_to(op->act)->seq));
+    OP_STEP(
+        op, &read_to, 1, VALUE_TEXT(op->act->claims->issuer), VALUE_INT(act_read_to(op->act)->seq));
 }
 
-void convo_store_mark_unread(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_mark_unread(const struct convo_op *op)
 {
-    CONVO_STEP(convo, unit, &mark_unread, 1, VALUE_TEXT(op->act->claims->issuer));
+    OP_STEP(op, &mark_unread, 1, VALUE_TEXT(op->act->claims->issuer));
 }
 
-void convo_store_role(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_role(const struct convo_op *op)
 {
     static const char *const actions[2][2] = { { "demoteModerator", "promoteModerator" },
         { "demoteAdmin", "promoteAdmin" } };
     const struct role_act *role = act_role(op->act);
 
-    convo_store_step(convo, unit, &lock_row, 1);
-    convo_store_is_admin(convo, op, unit);
-    CONVO_STEP(convo, unit, role->is_admin ? &set_admin : &set_moderator, 1,
-        VALUE_TEXT(role->target), VALUE_INT(role->is_given));
-    convo_store_step(convo, unit, &has_admin, 1);
-    add_audit(convo, op, unit, actions[role->is_admin][role->is_given], role->target);
+    op_step(op, &lock_row, 1);
+    convo_store_is_admin(op);
+    OP_STEP(op, role->is_admin ? &set_admin : &set_moderator, 1, VALUE_TEXT(role->target),
+        VALUE_INT(role->is_given));
+    op_step(op, &has_admin, 1);
+    add_audit(op, actions[role->is_admin][role->is_given], role->target);
 }
 
-void convo_store_policy(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void convo_store_policy(const struct convo_op *op)
 {
-    convo_store_step(convo, unit, &lock_row, 1);
-    convo_store_is_admin(convo, op, unit);
-    convo_store_step(convo, unit, &set_policy, 1);
+    op_step(op, &lock_row, 1);
+    convo_store_is_admin(op);
+    op_step(op, &set_policy, 1);
     for (uint32_t i = 0; i < POLICY_FIELDS; i++)
-        sql_unit_int(unit, act_policy(op->act)->policy.fields[i]);
-    add_audit(convo, op, unit, "updatePolicy", (struct span){ NULL, 0 });
+        sql_unit_int(op->unit, act_policy(op->act)->policy.fields[i]);
+    add_audit(op, "updatePolicy", (struct span){ NULL, 0 });
 }

@@ -27,8 +27,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/siphash.h"
 #include "ops/flags.h"
+#include "services/common/call.h"
 #include "services/delivery/convo/convo.h"
 
 enum { DIRECT_WORKERS = 4, BOX_MAX = 4096, BUCKETS = 256 };
@@ -37,7 +37,7 @@ struct direct_request {
     struct convo_op op;
     struct convo convo; /* as read for this request */
     enum convo_plan plan;
-    bool is_unread;        /* there was no memory to load the conversation */
+    bool is_unread;        /* the conversation could not be loaded */
     struct direct *direct; /* counts this request in request_count */
     /* The worker uses these, op.reply and convo.sql also while a unit has the request: it holds the
      * unit then. */
@@ -88,9 +88,7 @@ bool direct_takes(const struct direct *direct, const struct act *act)
 
 tr_sender direct_worker_of(const struct direct *direct, struct span convo)
 {
-    const struct base_siphash_key key = { 0, 0 };
-
-    return direct->workers[base_siphash(key, convo.at, convo.size) % DIRECT_WORKERS];
+    return direct->workers[call_key(convo) % DIRECT_WORKERS];
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -130,6 +128,7 @@ static struct direct_request *request_create(
     request->direct = worker->direct;
     request->worker = worker;
     request->self = tr_self(ctx);
+    request->op.convo = &request->convo;
     request->op.act = act;
     request->op.reply = tr_reply_take(ctx);
     request->op.number = worker->number_next++ & CONVO_TAG_NUMBER;
@@ -190,6 +189,13 @@ static void tell_actor(const struct delivery *delivery, struct span id)
 
 /* ---- units out ------------------------------------------------------------------------------ */
 
+static void request_plan(struct direct_request *request, const struct sql_unit *unit)
+{
+    request->is_unread = convo_load(&request->convo, unit) < 0;
+    if (!request->is_unread)
+        request->plan = convo_plan(&request->convo, &request->op);
+}
+
 /* Loads the conversation, plans the act and adds the steps that store it. Runs inside the
  * transaction, on its thread: the row is locked, so the loaded rows do not change before COMMIT. */
 static void request_decide(struct sql_unit *unit, void *data)
@@ -200,13 +206,11 @@ static void request_decide(struct sql_unit *unit, void *data)
     tr_assert(op->state == OP_IN_FLIGHT);
     act_forget(op->act); /* the unit may have been tried before */
     buffer_clear(&op->act->answer);
+    op->unit = unit;
     op->now_ms = delivery_now_ms(request->convo.delivery);
-    request->is_unread = convo_load(&request->convo, unit) < 0;
-    if (request->is_unread)
-        return;
-    request->plan = convo_plan(&request->convo, op);
-    if (request->plan == CONVO_GO)
-        convo_store_act(&request->convo, op, unit);
+    request_plan(request, unit);
+    if (!request->is_unread && request->plan == CONVO_GO)
+        convo_store_act(op);
 }
 
 /* Returns the request of a unit that outlived its reply to the worker. If the worker has ended,
@@ -231,8 +235,6 @@ static void request_change(struct convo *convo, struct tr_context *ctx, struct c
 {
     struct sql_unit *unit = convo_load_unit(convo, op->number, true);
 
-    if (op->doubt == DOUBT_ASKED)
-        op->doubt = DOUBT_OPEN;
     convo_op_move(op, OP_IN_FLIGHT);
     sql_unit_decide(unit, request_decide, request_of(op), request_go_home);
     if (sql_write(ctx, &convo->sql, unit,
@@ -283,7 +285,10 @@ static void request_conclude(struct direct_request *request, struct tr_context *
 {
     struct convo *convo = &request->convo;
 
-    if (request->plan == CONVO_LOOKUP)
+    if (request->is_unread)
+        convo_fail(
+            convo, ctx, &request->op, "Unavailable", "The database does not answer; try again.");
+    else if (request->plan == CONVO_LOOKUP)
         convo_look_up(convo, ctx, &request->op, OP_LOOKUP);
     else if (request->plan == CONVO_ANSWERED)
         convo_conclude(convo, ctx, &request->op);
@@ -292,20 +297,12 @@ static void request_conclude(struct direct_request *request, struct tr_context *
             "This request needs the conversation's actor.");
 }
 
-static void request_fail_unread(struct direct_request *request, struct tr_context *ctx)
-{
-    convo_fail(&request->convo, ctx, &request->op, "Unavailable",
-        "The database does not answer; try again.");
-}
-
 static void on_read(
     struct direct_request *request, struct tr_context *ctx, const struct sql_unit *unit)
 {
-    if (sql_unit_status(unit) != 0 || convo_load(&request->convo, unit) < 0) {
-        request_fail_unread(request, ctx);
-        return;
-    }
-    request->plan = convo_plan(&request->convo, &request->op);
+    request->is_unread = sql_unit_status(unit) != 0;
+    if (!request->is_unread)
+        request_plan(request, unit);
     request_conclude(request, ctx);
 }
 
@@ -321,9 +318,7 @@ static void on_changed(
         return;
     }
     convo_op_move(op, OP_HELD);
-    if (is_done && request->is_unread) {
-        request_fail_unread(request, ctx);
-    } else if (is_done && request->plan != CONVO_GO) {
+    if (is_done && (request->is_unread || request->plan != CONVO_GO)) {
         request_conclude(request, ctx);
     } else {
         convo_unit_back(op, unit);

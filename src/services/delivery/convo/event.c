@@ -19,7 +19,6 @@ enum { CURSOR_SIZE = 21 }; /* digits of a number, and the end */
 struct values {
     struct delivery_event event;
     struct span type, cursor, error, message;
-    int64_t content;
     bool is_ephemeral;
     bool has_cursor; /* an ephemeral event has none: a client that kept 0 would begin anew */
     bool has_id;     /* the client has heard everything up to the event's seq then */
@@ -52,7 +51,7 @@ static const struct field message_fields[] = {
             { "omittedBytes", FIELD_INT, MAYBE(event.omitted_bytes) }, EPOCH_FIELD,
             { "baseEpoch", FIELD_INT, VALUE(event.base_epoch) }, SEQ_FIELD,
             { "createdAt", FIELD_TIME_MS, VALUE(event.created_ms) },
-            { "messageType", FIELD_CHOICE, VALUE(content), .choices = contents },
+            { "messageType", FIELD_CHOICE, VALUE(event.kind), .choices = contents },
             { "ephemeral", FIELD_BOOL, VALUE(is_ephemeral) }) },
     SEQ_FIELD,
     FIELD_LAST,
@@ -67,7 +66,7 @@ static const struct field error_fields[] = { { "error", FIELD_TEXT, VALUE(error)
     { "message", FIELD_TEXT, VALUE(message) }, CURSOR_FIELD, FIELD_LAST };
 
 struct form {
-    int kind;
+    int64_t kind;
     const char *name;
     const struct field *fields;
 };
@@ -99,7 +98,7 @@ static const struct form notice_forms[] = {
     { DELIVERY_REFRESH, "groupInfoRefreshRequestedEvent", NOTICE(DID_FIELD) },
 };
 
-static const struct form *form_of(int kind)
+static const struct form *form_of(int64_t kind)
 {
     for (size_t i = 0; i < sizeof notice_forms / sizeof notice_forms[0]; i++)
         if (notice_forms[i].kind == kind)
@@ -134,7 +133,6 @@ static void values_derive(struct values *values, const struct form *form)
     values->type = span_of(values->type_text);
     (void)snprintf(values->cursor_text, CURSOR_SIZE, "%llu", (unsigned long long)event->seq);
     values->cursor = values->has_cursor ? span_of(values->cursor_text) : (struct span){ NULL, 0 };
-    values->content = event->kind >= 1 && event->kind <= 3 ? event->kind : 0;
     values->is_ephemeral = event->seq == 0;
     if (form == &message_form)
         event->id = delivery_message_id(event->id, event->convo, event->seq, values->id_text);

@@ -27,7 +27,7 @@ enum { EVENT_BYTES_MAX = 256 << 10 };
 struct delivery_event {
     struct span convo;
     uint64_t seq;
-    int kind; /* enum mls_content, LOG_REVOKE, LOG_RESET, DELIVERY_… */
+    int64_t kind; /* enum mls_content, LOG_REVOKE, LOG_RESET, DELIVERY_… */
     uint64_t base_epoch;
     uint64_t epoch;
     struct span id; /* chosen by the sender; absent: see delivery_message_id */

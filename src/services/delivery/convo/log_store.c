@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log_store.c: statements that read the log: for lookups, and pages for subscribers. */
-#include "auth/auth.h"
 #include "services/common/step.h"
 #include "services/delivery/convo/convo.h"
 
@@ -30,52 +29,39 @@ static struct span op_of(const struct act *act)
 }
 
 /* The steps of enum lookup_step. */
-void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void log_lookup(const struct convo_op *op)
 {
     const struct act_invite *invite = join_invite(op->act);
     uint64_t epoch = op->act->content->mls.epoch;
     int64_t bounded = epoch > INT64_MAX ? INT64_MAX : (int64_t)epoch;
 
-    CONVO_STEP(convo, unit, &commits_since, SQL_ROWS_ANY, VALUE_INT(bounded),
+    OP_STEP(op, &commits_since, SQL_ROWS_ANY, VALUE_INT(bounded),
         VALUE_TEXT(op->act->claims->issuer), VALUE_INT(LOG_PAGE_BYTES));
-    CONVO_STEP(convo, unit, &find_op, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
-    convo_store_step(convo, unit, &find_point, SQL_ROWS_ANY);
-    CONVO_STEP(convo, unit, &find_commit, SQL_ROWS_ANY, VALUE_INT(bounded));
+    OP_STEP(op, &find_op, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
+    op_step(op, &find_point, SQL_ROWS_ANY);
+    OP_STEP(op, &find_commit, SQL_ROWS_ANY, VALUE_INT(bounded));
     if (invite != NULL && invite->is_needed && invite->is_given)
-        convo_store_invite(convo, op, unit, invite, false);
+        convo_store_invite(op, invite, false);
 }
 
-void creation_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void creation_lookup(const struct convo_op *op)
 {
-    CONVO_STEP(convo, unit, &find_create, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
+    OP_STEP(op, &find_create, SQL_ROWS_ANY, VALUE_TEXT(op_of(op->act)));
 }
 
-void context_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void context_lookup(const struct convo_op *op)
 {
     const struct act_invite *invite = &act_context(op->act)->invite;
 
-    convo_store_step(convo, unit, &get_group_info, SQL_ROWS_ANY);
+    op_step(op, &get_group_info, SQL_ROWS_ANY);
     if (invite->is_needed)
-        convo_store_invite(convo, op, unit, invite, false);
+        convo_store_invite(op, invite, false);
 }
 
-void lookup_kept(const struct convo *convo, struct sql_unit *unit)
+void poll_lookup(const struct convo_op *op)
 {
-    convo_store_step(convo, unit, &find_kept, SQL_ROWS_ANY);
-}
-
-struct sql_unit *convo_lookup_unit(const struct convo *convo, const struct convo_op *op)
-{
-    struct sql_unit *unit = sql_unit_create(convo_key(convo));
-
-    tr_assert(op->state == OP_ASKING || op->state == OP_LOOKUP);
-    if (unit == NULL)
-        return NULL;
-    if (op->state == OP_ASKING)
-        auth_find(unit, op->act->claims);
-    else
-        op->act->type->lookup(convo, op, unit);
-    return unit;
+    (void)op;
+    op_step(op, &find_kept, SQL_ROWS_ANY);
 }
 
 /* ---- pages for subscribers ------------------------------------------------------------------ */
@@ -99,9 +85,10 @@ struct sql_unit *log_page_unit(const struct convo *convo, struct span did, uint6
 
     if (unit == NULL)
         return NULL;
-    CONVO_STEP(convo, unit, &log_page, SQL_ROWS_ANY, VALUE_TEXT(did), VALUE_INT(seq),
-        VALUE_INT(PAGE_ROWS), VALUE_INT(EVENT_BYTES_MAX), VALUE_INT(PAGE_BYTES));
-    CONVO_STEP(convo, unit, &find_bounds, 1, VALUE_TEXT(did), VALUE_INT(seq));
+    UNIT_STEP(unit, &log_page, SQL_ROWS_ANY, VALUE_TEXT(convo_span(convo)), VALUE_TEXT(did),
+        VALUE_INT(seq), VALUE_INT(PAGE_ROWS), VALUE_INT(EVENT_BYTES_MAX), VALUE_INT(PAGE_BYTES));
+    UNIT_STEP(
+        unit, &find_bounds, 1, VALUE_TEXT(convo_span(convo)), VALUE_TEXT(did), VALUE_INT(seq));
     return unit;
 }
 
@@ -111,7 +98,7 @@ struct delivery_event log_page_event(
     struct delivery_event event = {
         .convo = convo_span(convo),
         .seq = (uint64_t)sql_row_int(unit, PAGE_LOG, row, 0),
-        .kind = (int)sql_row_int(unit, PAGE_LOG, row, 1),
+        .kind = sql_row_int(unit, PAGE_LOG, row, 1),
         .base_epoch = (uint64_t)sql_row_int(unit, PAGE_LOG, row, 2),
         .epoch = (uint64_t)sql_row_int(unit, PAGE_LOG, row, 3),
         .id = sql_row_bytes(unit, PAGE_LOG, row, 4),

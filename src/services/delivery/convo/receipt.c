@@ -13,6 +13,7 @@
 
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
+#include "services/delivery/mls/mls_reader.h"
 
 enum { FILE_BYTES = 2 * CRYPTO_PRIVATE_BYTES + 1 }; /* hex and a newline */
 
@@ -35,14 +36,10 @@ void receipt_extend(unsigned char chain[32], const struct receipt_row *row)
 
 void receipt_statement(struct buffer *out, struct span convo, uint64_t seq, const void *receipt)
 {
-    unsigned char number[8];
-    const unsigned char size[2] = { (unsigned char)(convo.size >> 8), (unsigned char)convo.size };
-
-    put_u64(number, seq);
     buffer_text(out, "troupe-receipt-v1");
-    buffer_append(out, size, sizeof size);
+    mls_put_number(out, convo.size, 2);
     buffer_span(out, convo);
-    buffer_append(out, number, sizeof number);
+    mls_put_number(out, seq, 8);
     buffer_append(out, receipt, 32);
 }
 
@@ -93,11 +90,6 @@ static int read_key(const char *path, char *why, size_t why_size, struct crypto_
     return rc;
 }
 
-static int write_text(int fd, const char *text, size_t size)
-{
-    return fd >= 0 && write(fd, text, size) == (ssize_t)size && fsync(fd) == 0 ? 0 : TR_EIO;
-}
-
 static int sync_directory(const char *directory)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -122,7 +114,7 @@ static int write_key(const char *directory, const char *path, const struct crypt
     (void)snprintf(temporary, sizeof temporary, "%s.new", path);
     (void)unlink(temporary);
     fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    rc = write_text(fd, text, FILE_BYTES);
+    rc = fd >= 0 && write(fd, text, FILE_BYTES) == FILE_BYTES && fsync(fd) == 0 ? 0 : TR_EIO;
     if (fd >= 0)
         close(fd);
     crypto_wipe(seed, sizeof seed);

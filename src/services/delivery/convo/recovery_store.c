@@ -15,21 +15,19 @@ SQL_STATEMENT(mark_confirmed,
 SQL_STATEMENT(count_differing,
     "SELECT COUNT(*) FROM epoch_confirms WHERE convo = $1 AND epoch = $2 AND hash <> $3");
 
-void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch)
+void recovery_store_heard(const struct convo_op *op, uint64_t epoch)
 {
-    CONVO_STEP(convo, unit, &mark_confirmed, 1, VALUE_INT(epoch));
+    OP_STEP(op, &mark_confirmed, 1, VALUE_INT(epoch));
 }
 
-void recovery_store_confirm(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void recovery_store_confirm(const struct convo_op *op)
 {
     const struct confirm_act *confirm = act_confirm(op->act);
 
-    CONVO_STEP(convo, unit, &put_confirm, SQL_ROWS_ANY, VALUE_INT(confirm->epoch),
+    OP_STEP(op, &put_confirm, SQL_ROWS_ANY, VALUE_INT(confirm->epoch),
         VALUE_TEXT(op->act->claims->issuer), VALUE_ARRAY(confirm->sha256), VALUE_INT(op->now_ms));
-    recovery_store_heard(convo, unit, confirm->epoch);
-    CONVO_STEP(
-        convo, unit, &count_differing, 1, VALUE_INT(confirm->epoch), VALUE_ARRAY(confirm->sha256));
+    recovery_store_heard(op, confirm->epoch);
+    OP_STEP(op, &count_differing, 1, VALUE_INT(confirm->epoch), VALUE_ARRAY(confirm->sha256));
 }
 
 void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit)
@@ -88,47 +86,45 @@ SQL_STATEMENT(put_quarantine,
     "INSERT INTO quarantines (convo, did, until_ms) VALUES ($1, $2, $3)"
     " ON CONFLICT (convo, did) DO UPDATE SET until_ms = excluded.until_ms");
 
-static void add_revocation(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+static void add_revocation(const struct convo_op *op)
 {
     const struct report_act *report = act_report(op->act);
-    const struct member *sender = &convo->roster.members[convo->newest.sender];
-    uint64_t seq = convo->newest.seq;
+    const struct member *sender = &op->convo->roster.members[op->convo->newest.sender];
+    uint64_t seq = op->convo->newest.seq;
 
     tr_assert(op->after.epoch + 1 == op->before.epoch);
-    CONVO_STEP(convo, unit, &revoke_convo, 1, VALUE_INT(op->before.epoch),
-        VALUE_INT(op->before.seq), VALUE_INT(op->after.epoch), VALUE_INT(op->after.seq),
-        VALUE_ARRAY(op->after.chain), VALUE_INT(op->now_ms));
-    CONVO_STEP(convo, unit, &revoke_commit, 1, VALUE_INT(seq), VALUE_ARRAY(report->sha256));
-    CONVO_STEP(convo, unit, &return_members, SQL_ROWS_ANY, VALUE_INT(seq));
-    CONVO_STEP(convo, unit, &forget_returns, SQL_ROWS_ANY, VALUE_INT(seq));
-    CONVO_STEP(convo, unit, &end_members, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->after.seq));
-    CONVO_STEP(convo, unit, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
-    CONVO_STEP(convo, unit, &no_joiner, 0, VALUE_INT(seq));
+    OP_STEP(op, &revoke_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
+        VALUE_INT(op->after.epoch), VALUE_INT(op->after.seq), VALUE_ARRAY(op->after.chain),
+        VALUE_INT(op->now_ms));
+    OP_STEP(op, &revoke_commit, 1, VALUE_INT(seq), VALUE_ARRAY(report->sha256));
+    OP_STEP(op, &return_members, SQL_ROWS_ANY, VALUE_INT(seq));
+    OP_STEP(op, &forget_returns, SQL_ROWS_ANY, VALUE_INT(seq));
+    OP_STEP(op, &end_members, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->after.seq));
+    OP_STEP(op, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
+    OP_STEP(op, &no_joiner, 0, VALUE_INT(seq));
     if (sender->is_in) /* a committer who left in this commit needs no quarantine */
-        CONVO_STEP(convo, unit, &put_quarantine, 1, VALUE_TEXT(member_did(sender)),
-            VALUE_INT(op->now_ms + convo->delivery->quarantine_ms));
-    convo_store_log(convo, op, unit, recovery_notice(op), NULL);
+        OP_STEP(op, &put_quarantine, 1, VALUE_TEXT(member_did(sender)),
+            VALUE_INT(op->now_ms + op->convo->delivery->quarantine_ms));
+    convo_store_log(op, recovery_notice(op), NULL);
 }
 
-void recovery_store_report(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void recovery_store_report(const struct convo_op *op)
 {
     const struct report_act *report = act_report(op->act);
-    const struct member *caller = convo_caller(convo, op->act);
+    const struct member *caller = convo_caller(op->convo, op->act);
     int64_t known = 0;
 
-    for (uint32_t i = 0; i < convo->roster.count; i++)
-        known += convo->roster.members[i].has_reported || &convo->roster.members[i] == caller;
-    CONVO_STEP(convo, unit, &is_reportable, 1, VALUE_INT(op->before.epoch));
-    CONVO_STEP(convo, unit, &put_report, SQL_ROWS_ANY, VALUE_INT(report->base_epoch),
+    for (uint32_t i = 0; i < op->convo->roster.count; i++)
+        known +=
+            op->convo->roster.members[i].has_reported || &op->convo->roster.members[i] == caller;
+    OP_STEP(op, &is_reportable, 1, VALUE_INT(op->before.epoch));
+    OP_STEP(op, &put_report, SQL_ROWS_ANY, VALUE_INT(report->base_epoch),
         VALUE_ARRAY(report->sha256), VALUE_TEXT(op->act->claims->issuer),
         VALUE_TEXT(report->reason), VALUE_INT(op->now_ms));
     /* A report that this actor does not know fails the unit: the act is planned again. */
-    CONVO_STEP(
-        convo, unit, &count_all, known, VALUE_INT(report->base_epoch), VALUE_ARRAY(report->sha256));
+    OP_STEP(op, &count_all, known, VALUE_INT(report->base_epoch), VALUE_ARRAY(report->sha256));
     if (op->is_exclusive)
-        add_revocation(convo, op, unit);
+        add_revocation(op);
 }
 
 /* ---- resetGroup ----------------------------------------------------------------------------- */
@@ -151,8 +147,7 @@ SQL_STATEMENT(reset_welcomes,
     "UPDATE welcome_targets SET state = 3, changed_ms = $2, why = 'the group was reset'"
     " WHERE convo = $1 AND state < 2");
 
-void recovery_store_reset(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+void recovery_store_reset(const struct convo_op *op)
 {
     static const struct sql_statement *const plain[] = { &former_commits, &former_revoked,
         &forget_confirms, &forget_reports };
@@ -160,16 +155,16 @@ void recovery_store_reset(
     struct reset_names names;
 
     reset_names_of(group, &names);
-    CONVO_STEP(convo, unit, &reset_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
+    OP_STEP(op, &reset_convo, 1, VALUE_INT(op->before.epoch), VALUE_INT(op->before.seq),
         VALUE_INT(op->after.seq), VALUE_ARRAY(op->after.chain), VALUE_INT(op->now_ms),
         VALUE_TEXT(group));
-    convo_store_is_admin(convo, op, unit);
-    CONVO_STEP(convo, unit, &no_former, 0, VALUE_BYTES(names.list[0]), VALUE_BYTES(names.list[1]),
+    convo_store_is_admin(op);
+    OP_STEP(op, &no_former, 0, VALUE_BYTES(names.list[0]), VALUE_BYTES(names.list[1]),
         VALUE_BYTES(names.list[2]));
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
-        convo_store_step(convo, unit, plain[i], SQL_ROWS_ANY);
-    CONVO_STEP(convo, unit, &reset_welcomes, SQL_ROWS_ANY, VALUE_INT(op->now_ms));
-    convo_store_log(convo, op, unit, recovery_notice(op), NULL);
+        op_step(op, plain[i], SQL_ROWS_ANY);
+    OP_STEP(op, &reset_welcomes, SQL_ROWS_ANY, VALUE_INT(op->now_ms));
+    convo_store_log(op, recovery_notice(op), NULL);
 }
 
 enum convo_failure recovery_failure_at(const struct sql_statement *failed)

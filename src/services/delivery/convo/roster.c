@@ -20,16 +20,10 @@ void roster_free(struct roster *roster)
 
 /* Callers choose DIDs, but a roster is bounded and its table at most half full; a fixed key is
  * enough to spread them. */
-static uint32_t first_slot(const struct roster *roster, struct span did)
-{
-    const struct base_siphash_key key = { UINT64_C(0x726f73746572), (uintptr_t)roster->slots };
-
-    return (uint32_t)base_siphash(key, did.at, did.size) & (roster->slot_count - 1);
-}
-
 static uint32_t *slot_of(const struct roster *roster, struct span did)
 {
-    uint32_t at = first_slot(roster, did);
+    const struct base_siphash_key key = { UINT64_C(0x726f73746572), (uintptr_t)roster->slots };
+    uint32_t at = (uint32_t)base_siphash(key, did.at, did.size) & (roster->slot_count - 1);
 
     while (roster->slots[at] != 0 &&
            !span_equal(member_did(&roster->members[roster->slots[at] - 1]), did))
@@ -37,21 +31,14 @@ static uint32_t *slot_of(const struct roster *roster, struct span did)
     return &roster->slots[at];
 }
 
-/* Comparing a few names is quicker than hashing one. */
-static uint32_t index_of(const struct roster *roster, struct span did)
-{
-    if (roster->slots != NULL)
-        return *slot_of(roster, did);
-    for (uint32_t i = 0; i < roster->count; i++)
-        if (span_equal(member_did(&roster->members[i]), did))
-            return i + 1;
-    return 0;
-}
-
 struct member *roster_find(const struct roster *roster, struct span did)
 {
-    uint32_t index = index_of(roster, did);
+    uint32_t index = roster->slots == NULL ? 0 : *slot_of(roster, did);
 
+    /* Comparing a few names is quicker than hashing one. */
+    for (uint32_t i = 0; roster->slots == NULL && index == 0 && i < roster->count; i++)
+        if (span_equal(member_did(&roster->members[i]), did))
+            index = i + 1;
     return index == 0 ? NULL : &roster->members[index - 1];
 }
 

@@ -224,7 +224,7 @@ static enum convo_plan commit_plan(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
-/* ---- store, apply, answer ------------------------------------------------------------------- */
+/* ---- store, apply, tell --------------------------------------------------------------------- */
 
 /* The rows of a commit are the proposals of its bundle, the commit, and the application message that
  * may come with it. Subscribers hear of them in this order. */
@@ -290,13 +290,6 @@ static void commit_apply(struct convo *convo, const struct convo_op *op)
     recovery_committed(convo, op);
 }
 
-static void commit_answer(const struct convo_op *op)
-{
-    op->act->result_seq = op->seq;
-}
-
-/* ---- tell ----------------------------------------------------------------------------------- */
-
 static void commit_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct commit_act *commit = act_commit(op->act);
@@ -319,7 +312,6 @@ const struct act_type commit_act_type = {
     .plan = commit_plan,
     .store = commit_store,
     .apply = commit_apply,
-    .answer = commit_answer,
     .tell = commit_tell,
     .lookup = log_lookup,
     .looked_up = log_looked_up,

@@ -182,7 +182,7 @@ void convo_answer_stored(const struct convo_op *op)
     struct act *act = op->act;
 
     act->result_epoch = op->after.epoch;
-    act->result_seq = op->after.seq;
+    act->result_seq = op->after.seq > op->before.seq ? op->seq : op->after.seq;
     act->result_ms = op->now_ms;
     act->status = 200;
     if (act->type->answer != NULL)

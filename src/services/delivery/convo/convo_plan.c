@@ -59,15 +59,6 @@ void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const vo
 
 /* ---- the group's id, as text or as hex ------------------------------------------------------ */
 
-static bool is_hex_of(struct span name, struct span id)
-{
-    char bytes[ACT_CONVO_SIZE_MAX];
-    size_t size;
-
-    return crypto_hex_decode(name, bytes, sizeof bytes, &size) == 0 &&
-           span_equal((struct span){ bytes, size }, id);
-}
-
 struct span convo_group_name(const struct convo *convo)
 {
     return convo->texts.group_name.size > 0 ? convo->texts.group_name : convo_span(convo);
@@ -77,10 +68,15 @@ struct span convo_group_name(const struct convo *convo)
  * hex. */
 bool convo_is_of_group(const struct convo *convo, struct span group_id)
 {
+    struct span name = convo_group_name(convo);
+    char bytes[ACT_CONVO_SIZE_MAX];
+    size_t size;
+
     if (convo->texts.group_id.size > 0)
         return span_equal(convo->texts.group_id, group_id);
-    return span_equal(convo_group_name(convo), group_id) ||
-           is_hex_of(convo_group_name(convo), group_id);
+    return span_equal(name, group_id) ||
+           (crypto_hex_decode(name, bytes, sizeof bytes, &size) == 0 &&
+               span_equal((struct span){ bytes, size }, group_id));
 }
 
 /* ---- parts of an act ------------------------------------------------------------------------ */

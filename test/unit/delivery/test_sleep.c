@@ -65,7 +65,8 @@ static void fill(struct convo *convo)
 
 static void check_filled(struct convo *convo)
 {
-    struct buffer view = { 0 };
+    struct act act = { 0 };
+    struct buffer *view = &act.answer;
     struct convo same;
 
     convo_init(&same, convo->delivery, &convo_actor_driver);
@@ -89,13 +90,13 @@ static void check_filled(struct convo *convo)
         member.did = other.did = NULL;
         CHECK_MSG(memcmp(&member, &other, sizeof member) == 0, "member %u", i);
     }
-    convo_write_view(convo, &view);
-    CHECK_EQ_INT(view.failed, 0);
-    buffer_append(&view, "", 1);
-    CHECK(strstr(view.bytes, "\"name\":\"name\"") != NULL);
-    CHECK(strstr(view.bytes, "\"description\":\"what it is for\"") != NULL);
-    CHECK(strstr(view.bytes, "\"id\":\"a conversation\"") != NULL);
-    buffer_free(&view);
+    view_answer(&(struct convo_op){ .convo = convo, .act = &act });
+    CHECK_EQ_INT(view->failed, 0);
+    buffer_append(view, "", 1);
+    CHECK(strstr(view->bytes, "\"name\":\"name\"") != NULL);
+    CHECK(strstr(view->bytes, "\"description\":\"what it is for\"") != NULL);
+    CHECK(strstr(view->bytes, "\"id\":\"a conversation\"") != NULL);
+    buffer_free(view);
     convo_fini(&same);
 }
 

@@ -92,7 +92,8 @@ struct act_type {
     void (*stored)(struct convo_op *op, const struct sql_unit *unit);
     /* Change the conversation in memory as the stored unit changed the database. */
     void (*apply)(struct convo *convo, const struct convo_op *op);
-    /* Write the answer of a stored act. NULL: epoch, seq and time are the answer. */
+    /* Write the answer of a stored or read act, or change it. NULL: epoch, seq and time are the
+     * answer. */
     void (*answer)(const struct convo_op *op);
     /* Tell subscribers. NULL: subscribers get no event. */
     void (*tell)(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);

@@ -50,11 +50,6 @@ static void creation_apply(struct convo *convo, const struct convo_op *op)
     convo_change_members(convo, op, true);
 }
 
-static void creation_answer(const struct convo_op *op)
-{
-    convo_write_view(op->convo, &op->act->answer);
-}
-
 /* The creator who repeats its request gets the conversation. */
 static bool creation_looked_up(
     struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
@@ -66,7 +61,7 @@ static bool creation_looked_up(
     } else if (!member_is_in(convo_caller(convo, op->act))) {
         (void)act_refuse_stranger(op->act);
     } else {
-        convo_write_view(convo, &op->act->answer);
+        view_answer(op);
         op->act->status = 200;
         convo_push(convo, op->act); /* the actor that stored it may have ended before it did */
     }
@@ -81,7 +76,7 @@ const struct act_type creation_act_type = {
     .plan = creation_plan,
     .store = creation_store,
     .apply = creation_apply,
-    .answer = creation_answer,
+    .answer = view_answer,
     .lookup = creation_lookup,
     .looked_up = creation_looked_up,
     .flags = ACT_CREATES | ACT_NEEDS_NO_CONVO,

@@ -90,10 +90,9 @@ const struct act_type role_act_type = {
 
 /* ---- policy ---------------------------------------------------------------------------------- */
 
-static enum convo_plan policy_read_plan(struct convo *convo, struct convo_op *op)
+static void policy_read_answer(const struct convo_op *op)
 {
-    policy_write(&convo->policy, convo_span(convo), &op->act->answer);
-    return read_plan_epoch(convo, op);
+    policy_write(&op->convo->policy, convo_span(op->convo), &op->act->answer);
 }
 
 static enum convo_plan policy_plan(struct convo *convo, struct convo_op *op)
@@ -146,6 +145,7 @@ const struct act_type policy_act_type = {
 
 const struct act_type policy_read_act_type = {
     .name = "policy_read",
-    .plan = policy_read_plan,
+    .plan = read_plan,
+    .answer = policy_read_answer,
     .flags = ACT_READS | ACT_FOR_READERS,
 };

@@ -4,11 +4,13 @@
 #include "services/common/text.h"
 #include "services/delivery/convo/convo.h"
 
-enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op)
+enum convo_plan read_plan(struct convo *convo, struct convo_op *op)
 {
     op->act->result_epoch = convo->committed.epoch;
     op->act->result_seq = convo->committed.seq;
     op->act->status = 200;
+    if (op->act->type->answer != NULL)
+        op->act->type->answer(op);
     return CONVO_ANSWERED;
 }
 
@@ -30,9 +32,10 @@ static bool epoch_peek(const struct convo_slot *slot, struct act *act)
     return true;
 }
 
-void convo_write_view(const struct convo *convo, struct buffer *out)
+void view_answer(const struct convo_op *op)
 {
-    struct json_writer writer = json_writer(out);
+    const struct convo *convo = op->convo;
+    struct json_writer writer = json_writer(&op->act->answer);
 
     json_put_object(&writer, NULL);
     json_put_string(&writer, "id", convo_span(convo));
@@ -66,10 +69,11 @@ void convo_write_view(const struct convo *convo, struct buffer *out)
     json_put_end(&writer);
 }
 
-static void write_state(const struct convo *convo, struct buffer *out)
+static void state_answer(const struct convo_op *op)
 {
     static const char *const kinds[] = { "undecided", "mls", "numbered" };
-    struct json_writer writer = json_writer(out);
+    const struct convo *convo = op->convo;
+    struct json_writer writer = json_writer(&op->act->answer);
 
     json_put_object(&writer, NULL);
     json_put_string(&writer, "id", convo_span(convo));
@@ -87,35 +91,24 @@ static void write_state(const struct convo *convo, struct buffer *out)
     json_put_end(&writer);
 }
 
-static enum convo_plan view_plan(struct convo *convo, struct convo_op *op)
-{
-    convo_write_view(convo, &op->act->answer);
-    return read_plan_epoch(convo, op);
-}
-
-static enum convo_plan state_plan(struct convo *convo, struct convo_op *op)
-{
-    write_state(convo, &op->act->answer);
-    op->act->status = 200;
-    return CONVO_ANSWERED;
-}
-
 const struct act_type epoch_act_type = {
     .name = "epoch",
     .peek = epoch_peek,
-    .plan = read_plan_epoch,
+    .plan = read_plan,
     .flags = ACT_READS | ACT_FOR_READERS,
 };
 
 const struct act_type view_act_type = {
     .name = "convo",
-    .plan = view_plan,
+    .plan = read_plan,
+    .answer = view_answer,
     .flags = ACT_READS | ACT_FOR_READERS,
 };
 
 const struct act_type state_act_type = {
     .name = "state",
-    .plan = state_plan,
+    .plan = read_plan,
+    .answer = state_answer,
     .flags = ACT_READS | ACT_NEEDS_NO_CONVO | ACT_NEEDS_ACTOR,
 };
 

@@ -150,7 +150,7 @@ static void convo_recover(struct convo *convo, struct tr_context *ctx)
 
 static void on_loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
 {
-    struct convo_before before = { convo->roster, convo->policy }; /* as subscribers know them */
+    struct convo before = *convo; /* as subscribers know it */
     bool is_stale = convo->state == CONVO_LOADING_STALE;
 
     convo->roster = (struct roster){ 0 };

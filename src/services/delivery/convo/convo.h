@@ -210,8 +210,8 @@ enum convo_plan convo_check_roster(const struct convo *convo, struct act *act);
 enum convo_plan convo_plan_join(const struct convo *convo, struct act *act,
     struct act_invite *invite, const struct member *caller);
 /* act_read.c */
-enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op);
-void convo_write_view(const struct convo *convo, struct buffer *out);
+enum convo_plan read_plan(struct convo *convo, struct convo_op *op);
+void view_answer(const struct convo_op *op);
 
 /* ---- convo_outcome.c ------------------------------------------------------------------------ */
 
@@ -366,12 +366,7 @@ void convo_stream_caught_up(
 /* The conversation was read again: subscribers read what others stored meanwhile. */
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx);
 /* Tells the differences between the roster and policy before and after a reload. */
-struct convo_before {
-    struct roster roster; /* owned */
-    struct convo_policy policy;
-};
-void convo_stream_changed(
-    struct convo *convo, struct tr_context *ctx, const struct convo_before *before);
+void convo_stream_changed(struct convo *convo, struct tr_context *ctx, const struct convo *before);
 /* Counts the other members with an open stream, up to CONVO_OTHERS_MAX. */
 enum { CONVO_OTHERS_MAX = 100 };
 uint32_t convo_stream_count_others(const struct convo *convo, struct span did);

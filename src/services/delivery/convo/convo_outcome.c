@@ -198,9 +198,7 @@ bool convo_must_ask(const struct convo_op *op)
 /* Did an earlier try consume the act's token, so that it is stored? */
 static bool was_stored(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
-    if (sql_unit_status(unit) != 0) {
-        act_fail(op->act, 503, "Unavailable", "The database did not answer; try again.");
-    } else if (sql_unit_rows(unit, 0) > 0) {
+    if (!lookup_failed(op->act, unit) && sql_unit_rows(unit, 0) > 0) {
         convo_answer_stored(op);
         convo_push(convo, op->act);
     }

@@ -335,15 +335,14 @@ void convo_store_members(const struct convo_op *op, const struct act_invite *joi
 void convo_store_create(const struct convo_op *op)
 {
     const struct creation_act *creation = act_creation(op->act);
-    struct step_value info = VALUE_NULL, info_epoch = VALUE_NULL;
+    const struct step_value none = VALUE_NULL, epoch = VALUE_INT(creation->epoch);
+    const struct step_value info = VALUE_BYTES(creation->info.bytes);
+    bool has_info = creation->info.bytes.size > 0;
 
-    if (creation->info.bytes.size > 0) {
-        info = (struct step_value)VALUE_BYTES(creation->info.bytes);
-        info_epoch = (struct step_value)VALUE_INT(creation->epoch);
-    }
     OP_STEP(op, &create_convo, 1, VALUE_TEXT(creation->suite), VALUE_TEXT(op->act->claims->issuer),
         VALUE_TEXT(creation->name), VALUE_TEXT(creation->description), VALUE_INT(creation->epoch),
-        VALUE_INT(op->after.seq), VALUE_INT(op->now_ms), info, info_epoch, VALUE_TEXT(op->act->op));
+        VALUE_INT(op->after.seq), VALUE_INT(op->now_ms), has_info ? info : none,
+        has_info ? epoch : none, VALUE_TEXT(op->act->op));
     add_member(op, op->act->claims->issuer, true);
 }
 

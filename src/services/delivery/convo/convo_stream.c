@@ -413,8 +413,7 @@ static void tell_difference(struct convo *convo, struct tr_context *ctx, const s
     }
 }
 
-void convo_stream_changed(
-    struct convo *convo, struct tr_context *ctx, const struct convo_before *before)
+void convo_stream_changed(struct convo *convo, struct tr_context *ctx, const struct convo *before)
 {
     if (convo->subscribers == NULL)
         return;

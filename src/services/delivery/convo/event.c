@@ -19,7 +19,7 @@ enum { CURSOR_SIZE = 21 }; /* digits of a number, and the end */
 struct values {
     struct delivery_event event;
     struct span type, cursor, error, message;
-    bool is_ephemeral;
+    int64_t is_ephemeral;
     bool has_cursor; /* an ephemeral event has none: a client that kept 0 would begin anew */
     bool has_id;     /* the client has heard everything up to the event's seq then */
     char type_text[96], cursor_text[CURSOR_SIZE], id_text[DELIVERY_ID_SIZE];
@@ -153,17 +153,10 @@ static struct field_value get_value(const struct field_source *source, const str
     struct field_value value = { 0 };
 
     tr_assert(field->at < sizeof *values);
-    switch ((int)field->type) {
-    case FIELD_BOOL:
-        value = (struct field_value){ .is_there = true, .number = *(const bool *)at };
-        break;
-    case FIELD_INT:
-    case FIELD_TIME_MS:
-    case FIELD_CHOICE:
+    if (field_is_number(field->type)) {
         value.number = *(const int64_t *)at;
         value.is_there = !field->is_optional || value.number > 0;
-        break;
-    default:
+    } else {
         value.bytes =
             source->list == NULL ? *(const struct span *)at : values->event.dids[source->row];
         value.is_there = value.bytes.at != NULL;

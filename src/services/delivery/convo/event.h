@@ -35,8 +35,8 @@ struct delivery_event {
     uint64_t omitted_bytes; /* size of `bytes` that are too large to send */
     int64_t created_ms;
     struct span did;
-    bool is_admin, is_moderator;  /* DELIVERY_ROLE: the roles `did` has now */
-    int64_t available, threshold; /* DELIVERY_PACKAGES_LOW */
+    int64_t is_admin, is_moderator; /* DELIVERY_ROLE: the roles `did` has now */
+    int64_t available, threshold;   /* DELIVERY_PACKAGES_LOW */
     const struct span *dids;
     uint32_t did_count;
     struct span action;

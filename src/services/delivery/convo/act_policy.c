@@ -10,7 +10,7 @@ static enum convo_plan plan_admin(const struct convo *convo, struct act *act)
 {
     if (convo_is_in_flight(convo, &role_act_type) || convo_is_in_flight(convo, &policy_act_type))
         return CONVO_WAIT;
-    return member_is_admin(convo_caller(convo, act)) ? CONVO_GO : convo_refuse_non_admin(act);
+    return convo_caller(convo, act)->is_admin ? CONVO_GO : convo_refuse_non_admin(act);
 }
 
 /* Is there another admin who stays even if the newest commit is revoked? */
@@ -19,7 +19,7 @@ static bool has_lasting_admin(const struct convo *convo, const struct member *wi
     for (uint32_t i = 0; i < convo->roster.count; i++) {
         const struct member *member = &convo->roster.members[i];
 
-        if (member != without && member_stays(member) && member_is_admin(member) &&
+        if (member != without && member_stays(member) && member->is_admin &&
             !recovery_may_undo(convo, member))
             return true;
     }
@@ -52,7 +52,7 @@ static enum convo_plan role_plan(struct convo *convo, struct convo_op *op)
     if (!member_stays(target))
         return act_refuse(
             op->act, 404, "TargetNotMember", "targetDid is not a member of this conversation.");
-    if ((role->is_admin ? member_is_admin(target) : member_is_moderator(target)) == role->is_given)
+    if ((role->is_admin ? target->is_admin : target->is_moderator) == role->is_given)
         return refuse_same(role);
     if (role->is_admin && !role->is_given && !has_lasting_admin(convo, target))
         return act_refuse(op->act, 400, "LastAdmin",
@@ -67,7 +67,7 @@ static void role_apply(struct convo *convo, const struct convo_op *op)
     struct member *member = roster_find(&convo->roster, role->target);
 
     if (member != NULL)
-        member_set_role(member, role->is_admin ? MEMBER_ADMIN : MEMBER_MODERATOR, role->is_given);
+        *(role->is_admin ? &member->is_admin : &member->is_moderator) = role->is_given;
 }
 
 static void role_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)

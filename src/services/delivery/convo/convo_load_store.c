@@ -86,8 +86,8 @@ static int load_member(struct convo *convo, const struct sql_unit *unit, uint32_
         return TR_ENOMEM;
     member->join_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 1);
     member->joined_ms = sql_row_int(unit, STEP_MEMBERS, row, 2);
-    member_set_role(member, MEMBER_ADMIN, sql_row_int(unit, STEP_MEMBERS, row, 3) != 0);
-    member_set_role(member, MEMBER_MODERATOR, sql_row_int(unit, STEP_MEMBERS, row, 4) != 0);
+    member->is_admin = sql_row_int(unit, STEP_MEMBERS, row, 3) != 0;
+    member->is_moderator = sql_row_int(unit, STEP_MEMBERS, row, 4) != 0;
     member->read_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 5);
     member->left_ms = sql_row_int(unit, STEP_MEMBERS, row, 7);
     member->was_removed = sql_row_int(unit, STEP_MEMBERS, row, 8) != 0;

@@ -260,7 +260,7 @@ static void add_removals(const struct convo_op *op)
         removes_others =
             removes_others || !span_equal(members->removes[i], op->act->claims->issuer);
         removes_admins =
-            removes_admins || member_is_admin(roster_find(&op->convo->roster, members->removes[i]));
+            removes_admins || roster_find(&op->convo->roster, members->removes[i])->is_admin;
     }
     if (removes_others)
         convo_store_is_admin(op);

@@ -9,13 +9,11 @@
 
 #include "support/buffer.h"
 
-enum { MEMBER_ADMIN = 1, MEMBER_MODERATOR = 2 };
-
 /* convo_slot.c packs it from `did_size` on, by 64-bit words. */
 struct member {
     char *did;
     uint16_t did_size;
-    uint16_t roles; /* MEMBER_ADMIN, MEMBER_MODERATOR */
+    bool is_admin, is_moderator;
     bool is_in;
     bool will_be_in;
     bool was_removed;  /* by another member; of a former member */
@@ -36,21 +34,6 @@ static inline bool member_is_in(const struct member *member)
 static inline bool member_stays(const struct member *member)
 {
     return member_is_in(member) && member->will_be_in;
-}
-
-static inline bool member_is_admin(const struct member *member)
-{
-    return (member->roles & MEMBER_ADMIN) != 0;
-}
-
-static inline bool member_is_moderator(const struct member *member)
-{
-    return (member->roles & MEMBER_MODERATOR) != 0;
-}
-
-static inline void member_set_role(struct member *member, unsigned role, bool is_given)
-{
-    member->roles = (uint16_t)(is_given ? member->roles | role : member->roles & ~role);
 }
 
 /* Did the member leave by itself? */

@@ -136,7 +136,7 @@ TEST(sleep, keeps_that_there_is_no_such_conversation)
     convo_slot_rest(&slot);
     convo = convo_slot_wake(&slot);
     CHECK(convo->state == CONVO_LIVE && !convo->is_there);
-    CHECK(span_equal(convo_span(convo), id));
+    CHECK(span_equal(convo->texts.id, id));
     convo_slot_fini(&slot);
 }
 
@@ -151,11 +151,11 @@ TEST(sleep, ends_with_nothing_known_when_it_is_told_that_it_is_old)
     convo_slot_rest(&slot);
     convo_slot_forget(&slot); /* asleep */
     convo = convo_slot_wake(&slot);
-    CHECK(convo->state == CONVO_UNLOADED && span_equal(convo_span(convo), id));
+    CHECK(convo->state == CONVO_UNLOADED && span_equal(convo->texts.id, id));
     fill(convo);
     convo_slot_forget(&slot); /* awake */
     CHECK(convo->state == CONVO_UNLOADED && convo->roster.count == 0);
-    CHECK(span_equal(convo_span(convo), id));
+    CHECK(span_equal(convo->texts.id, id));
     convo_slot_fini(&slot);
 }
 

@@ -92,7 +92,7 @@ const struct act_type role_act_type = {
 
 static void policy_read_answer(const struct convo_op *op)
 {
-    policy_write(&op->convo->policy, convo_span(op->convo), &op->act->answer);
+    policy_write(&op->convo->policy, op->convo->texts.id, &op->act->answer);
 }
 
 static enum convo_plan policy_plan(struct convo *convo, struct convo_op *op)
@@ -123,7 +123,7 @@ static void policy_apply(struct convo *convo, const struct convo_op *op)
 
 static void policy_answer(const struct convo_op *op)
 {
-    policy_write(&act_policy(op->act)->policy, convo_span(op->convo), &op->act->answer);
+    policy_write(&act_policy(op->act)->policy, op->convo->texts.id, &op->act->answer);
 }
 
 static void policy_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)

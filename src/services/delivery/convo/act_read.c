@@ -38,7 +38,7 @@ void view_answer(const struct convo_op *op)
     struct json_writer writer = json_writer(&op->act->answer);
 
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "id", convo_span(convo));
+    json_put_string(&writer, "id", convo->texts.id);
     json_put_string(&writer, "groupId", convo_group_name(convo));
     json_put_string(&writer, "creator", convo->texts.creator);
     json_put_array(&writer, "members");
@@ -76,7 +76,7 @@ static void state_answer(const struct convo_op *op)
     struct json_writer writer = json_writer(&op->act->answer);
 
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "id", convo_span(convo));
+    json_put_string(&writer, "id", convo->texts.id);
     json_put_bool(&writer, "exists", convo->is_there);
     json_put_text(&writer, "kind", kinds[convo->committed.kind]);
     json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);

@@ -381,7 +381,7 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
     if (!convo_caller(convo, op->act)->is_admin)
         return convo_refuse_non_admin(op->act);
     if (is_same_group(reset->group, convo_group_name(convo)) ||
-        is_same_group(reset->group, convo_span(convo)))
+        is_same_group(reset->group, convo->texts.id))
         return convo_refuse(op->act, CONVO_FORMER) ? CONVO_ANSWERED : CONVO_GO;
     tr_assert(convo->flying.first == NULL);
     op->after.epoch = op->after.confirmed = 0;

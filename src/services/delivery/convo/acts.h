@@ -87,7 +87,7 @@ struct read_to_act {
 };
 extern const struct act_type mark_unread_act_type;
 
-/* ---- act_subscribe.c ------------------------------------------------------------------------ */
+/* ---- convo_stream.c ------------------------------------------------------------------------- */
 
 struct subscribe_act {
     struct act act;

@@ -23,14 +23,9 @@ struct convo_loser {
     uint32_t losses;
     uint64_t ticket; /* the lowest is first in the queue; 0: not queued */
     uint64_t no_turn_until_ns;
-    size_t did_size;
-    char did[];
+    struct span did;
+    char did_bytes[];
 };
-
-static struct span loser_did(const struct convo_loser *loser)
-{
-    return (struct span){ loser->did, loser->did_size };
-}
 
 static uint64_t turn_ns(const struct convo *convo)
 {
@@ -41,7 +36,7 @@ static struct convo_loser **loser_link(struct convo *convo, struct span did)
 {
     struct convo_loser **link = &convo->losers;
 
-    while (*link != NULL && !span_equal(loser_did(*link), did))
+    while (*link != NULL && !span_equal((*link)->did, did))
         link = &(*link)->next;
     return link;
 }
@@ -69,10 +64,11 @@ static struct convo_loser *loser_create(struct convo *convo, struct span did)
         loser = base_calloc(sizeof *loser + did.size);
     if (loser == NULL)
         return NULL;
+    tr_assert(convo->loser_count < LOSERS_MAX || oldest != NULL);
     if (convo->loser_count >= LOSERS_MAX)
         loser_destroy(convo, oldest);
-    memcpy(loser->did, did.at, did.size);
-    loser->did_size = did.size;
+    memcpy(loser->did_bytes, did.at, did.size);
+    loser->did = (struct span){ loser->did_bytes, did.size };
     loser->next = convo->losers;
     convo->losers = loser;
     convo->loser_count++;
@@ -101,7 +97,7 @@ static void turn_start(struct convo *convo, struct tr_context *ctx)
 
 bool commit_fairness_is_anothers(const struct convo *convo, struct span did)
 {
-    return convo->turn != NULL && !span_equal(loser_did(convo->turn), did);
+    return convo->turn != NULL && !span_equal(convo->turn->did, did);
 }
 
 uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did)

@@ -29,9 +29,8 @@ static convo_step_fn convo_begin;
 
 /* ---- ops ------------------------------------------------------------------------------------ */
 
-static void op_destroy(struct convo *convo, struct convo_op *op)
+static void op_destroy(struct convo_op *op)
 {
-    (void)convo;
     tr_reply_drop(&op->reply);
     act_unref(op->act);
     base_free(op);
@@ -92,7 +91,7 @@ static void op_begin_late(struct convo *convo, struct tr_context *ctx, struct co
     if (convo->state != CONVO_LIVE)
         op_wait(convo, ctx, op);
     else if (!act_has(op->act, ACT_READS) && tr_reply_is_cancelled(op->reply))
-        op_destroy(convo, op);
+        op_destroy(op);
     else
         convo_begin(convo, ctx, op);
 }
@@ -426,14 +425,14 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
 
 /* Drops ops without an answer. Ends the stream of a waiting subscription, so that its client
  * reconnects: without a subscriber the stream would stay open and get no events. */
-static void ops_destroy(struct convo *convo, struct convo_op *op)
+static void ops_destroy(struct convo_op *op)
 {
     while (op != NULL) {
         struct convo_op *next = op->next;
 
         if (op->act->type == &subscribe_act_type)
             http_stream_end(act_subscribe(op->act)->stream, NULL, 1012);
-        op_destroy(convo, op);
+        op_destroy(op);
         op = next;
     }
 }
@@ -448,9 +447,9 @@ void convo_init(struct convo *convo, struct delivery *delivery, const struct con
 
 void convo_fini(struct convo *convo)
 {
-    ops_destroy(convo, convo->flying.first);
-    ops_destroy(convo, convo->waiting.first);
-    ops_destroy(convo, convo->looking);
+    ops_destroy(convo->flying.first);
+    ops_destroy(convo->waiting.first);
+    ops_destroy(convo->looking);
     convo_stream_end(convo, NULL);
     commit_fairness_end(convo);
     buffer_free(&convo->revoked);

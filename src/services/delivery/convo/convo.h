@@ -159,10 +159,6 @@ struct convo {
     uint32_t number_next;
 };
 
-static inline struct span convo_span(const struct convo *convo)
-{
-    return convo->texts.id;
-}
 void convo_move(struct convo *convo, enum convo_state state);
 /* Memory may be wrong: acts wait until the conversation was read again. */
 void convo_poison(struct convo *convo);
@@ -240,10 +236,10 @@ bool convo_must_ask(const struct convo_op *op);
 typedef void convo_step_fn(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 struct convo_driver {
     bool is_direct;
-    convo_step_fn *begin;  /* plan the act: no earlier try of it was stored */
-    convo_step_fn *again;  /* plan the act again, on newer memory */
-    convo_step_fn *stored; /* tell others of a stored act; NULL: nobody */
-    void (*done)(struct convo *convo, struct convo_op *op); /* free the op */
+    convo_step_fn *begin;              /* plan the act: no earlier try of it was stored */
+    convo_step_fn *again;              /* plan the act again, on newer memory */
+    convo_step_fn *stored;             /* tell others of a stored act; NULL: nobody */
+    void (*done)(struct convo_op *op); /* free the op */
 };
 convo_step_fn convo_answer;   /* sends the answer */
 convo_step_fn convo_again;    /* forgets the outcome and plans the act again */
@@ -262,14 +258,6 @@ void convo_look_up(
 void convo_lookup_back(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
 
-/* ---- convo_load_store.c --------------------------------------------------------------------- */
-
-/* With is_locking it is a write, and the first step locks the row until the unit ends. A conversation
- * that does not exist has no row to lock: of two creations, the row's key refuses the second. */
-struct sql_unit *convo_load_unit(const struct convo *convo, uint64_t key, bool is_locking);
-/* Takes over the results. TR_ENOMEM. */
-int convo_load(struct convo *convo, const struct sql_unit *unit);
-
 /* ---- convo_store.c -------------------------------------------------------------------------- */
 
 uint64_t convo_key(const struct convo *convo); /* of its units */
@@ -279,7 +267,7 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit);
 /* A step whose $1 is the conversation's id, alone or with more values. */
 void op_step(const struct convo_op *op, const struct sql_statement *statement, int64_t rows);
 #define OP_STEP(op, statement, rows, ...)                                                          \
-    UNIT_STEP((op)->unit, (statement), (rows), VALUE_TEXT(convo_span((op)->convo)), __VA_ARGS__)
+    UNIT_STEP((op)->unit, (statement), (rows), VALUE_TEXT((op)->convo->texts.id), __VA_ARGS__)
 /* Appends the row that the event tells of. sha256 NULL: of the event's bytes. */
 void convo_store_log(
     const struct convo_op *op, struct delivery_event event, const unsigned char *sha256);
@@ -290,10 +278,18 @@ void convo_store_members(const struct convo_op *op, const struct act_invite *joi
 /* Fails the unit without an invite that is good for the caller. */
 void convo_store_invite(const struct convo_op *op, const struct act_invite *invite, bool is_spent);
 void convo_store_group_info(const struct convo_op *op, struct span bytes, uint64_t epoch);
-act_steps_fn convo_store_is_admin, convo_store_create, convo_store_read_to, convo_store_mark_unread,
-    convo_store_role, convo_store_policy;
+act_steps_fn convo_store_create, convo_store_read_to, convo_store_mark_unread, convo_store_role,
+    convo_store_policy, recovery_store_confirm, recovery_store_report, recovery_store_reset;
+void recovery_store_heard(const struct convo_op *op, uint64_t epoch);
+void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);
 
-/* ---- log_store.c, log_lookup.c -------------------------------------------------------------- */
+/* ---- convo_load_store.c, log_lookup.c -------------------------------------------------------- */
+
+/* With is_locking it is a write, and the first step locks the row until the unit ends. A conversation
+ * that does not exist has no row to lock: of two creations, the row's key refuses the second. */
+struct sql_unit *convo_load_unit(const struct convo *convo, uint64_t key, bool is_locking);
+/* Takes over the results. TR_ENOMEM. */
+int convo_load(struct convo *convo, const struct sql_unit *unit);
 
 enum lookup_step { LOOKUP_COMMITS, LOOKUP_OP, LOOKUP_POINT, LOOKUP_SAME };
 act_steps_fn log_lookup, creation_lookup, context_lookup;
@@ -321,7 +317,7 @@ void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct spa
 bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx);
 void commit_fairness_end(struct convo *convo);
 
-/* ---- act_recovery.c, recovery_store.c ------------------------------------------------------- */
+/* ---- act_recovery.c ------------------------------------------------------------------------- */
 
 /* Takes over a stored commit as the newest one. */
 void recovery_committed(struct convo *convo, const struct convo_op *op);
@@ -332,11 +328,6 @@ enum convo_plan recovery_may_commit(
     const struct convo *convo, struct commit_act *commit, const struct member *caller);
 /* The row of the log, and the event, that tell of a revocation or reset. */
 struct delivery_event recovery_notice(const struct convo_op *op);
-void recovery_store_heard(const struct convo_op *op, uint64_t epoch);
-act_steps_fn recovery_store_confirm, recovery_store_report, recovery_store_reset;
-void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);
-/* Why a unit failed at this statement; CONVO_RACE for statements of other files. */
-enum convo_failure recovery_failure_at(const struct sql_statement *failed);
 
 /* All names of one group: as given, in hex, and decoded from hex. A name that is not hex repeats
  * the first. */

@@ -122,7 +122,7 @@ void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
 void convo_push(const struct convo *convo, const struct act *act)
 {
     if (act_has(act, ACT_PUSHES) || (act->members != NULL && act->members->add_count > 0))
-        push_tell(convo->delivery, convo_span(convo), act->claims->issuer);
+        push_tell(convo->delivery, convo->texts.id, act->claims->issuer);
 }
 
 void convo_apply_point(struct convo *convo, const struct convo_op *op)
@@ -146,6 +146,7 @@ void convo_change_members(struct convo *convo, const struct convo_op *op, bool i
     bool creates = act_has(op->act, ACT_CREATES);
     struct member *member;
 
+    tr_assert(members != NULL);
     for (uint32_t i = 0; i < members->add_count + creates; i++) {
         bool is_creator = i == members->add_count;
 
@@ -238,7 +239,7 @@ void convo_answer(struct convo *convo, struct tr_context *ctx, struct convo_op *
         /* WebSocket close codes. 1008: the client may not subscribe. 1013: it may try again. */
         http_stream_end(act_subscribe(act)->stream, NULL, act->status >= 500 ? 1013 : 1008);
     tr_reply_send(&op->reply, 0, NULL, 0);
-    convo->driver->done(convo, op);
+    convo->driver->done(op);
 }
 
 void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op, const char *label,

@@ -61,7 +61,7 @@ void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const vo
 
 struct span convo_group_name(const struct convo *convo)
 {
-    return convo->texts.group_name.size > 0 ? convo->texts.group_name : convo_span(convo);
+    return convo->texts.group_name.size > 0 ? convo->texts.group_name : convo->texts.id;
 }
 
 /* The first commit pins the group's id. Until then the conversation's id is that id as text or as

@@ -43,18 +43,13 @@ struct convo_subscriber {
     uint32_t number;
     uint64_t seq;
     uint64_t heard_to; /* the log was read at least up to this seq */
-    size_t did_size;
-    char did[];
+    struct span did;
+    char did_bytes[];
 };
-
-static struct span subscriber_did(const struct convo_subscriber *subscriber)
-{
-    return (struct span){ subscriber->did, subscriber->did_size };
-}
 
 static bool is_out(const struct convo *convo, const struct convo_subscriber *subscriber)
 {
-    return !member_is_in(roster_find(&convo->roster, subscriber_did(subscriber)));
+    return !member_is_in(roster_find(&convo->roster, subscriber->did));
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
@@ -105,7 +100,7 @@ static const struct delivery_info ahead = { .name = "CursorAhead",
 static struct http_frame *info_frame(const struct convo *convo,
     const struct convo_subscriber *subscriber, const struct delivery_info *info)
 {
-    return delivery_info_frame(info, convo_span(convo), subscriber->seq, subscriber->is_websocket);
+    return delivery_info_frame(info, convo->texts.id, subscriber->seq, subscriber->is_websocket);
 }
 
 static void end_subscriber(
@@ -144,7 +139,7 @@ static void subscriber_read_page(
     if (subscriber->state == SUBSCRIBER_GONE)
         return;
     tr_assert(subscriber->state == SUBSCRIBER_LIVE);
-    unit = log_page_unit(convo, subscriber_did(subscriber), subscriber->seq);
+    unit = log_page_unit(convo, subscriber->did, subscriber->seq);
     subscriber->number = convo->number_next++ & CONVO_TAG_NUMBER;
     subscriber->heard_to = convo->committed.seq;
     subscriber->was_out = is_out(convo, subscriber);
@@ -300,11 +295,11 @@ void convo_stream_tell(struct convo *convo, struct tr_context *ctx, struct deliv
     if (convo->subscribers == NULL)
         return;
     delivery_metrics_add(DELIVERY_METRIC_FANOUTS, 1);
-    frames.event.convo = convo_span(convo);
+    frames.event.convo = convo->texts.id;
     if (event.kind > DELIVERY_FORK)
         frames.event.epoch = convo->committed.epoch;
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (event.kind != DELIVERY_PACKAGES_LOW || span_equal(subscriber_did(at), event.did))
+        if (event.kind != DELIVERY_PACKAGES_LOW || span_equal(at->did, event.did))
             tell_subscriber(convo, ctx, at, &frames);
     http_frame_unref(frames.forms[false]);
     http_frame_unref(frames.forms[true]);
@@ -318,7 +313,7 @@ static char *mark_listeners(const struct convo *convo)
     for (const struct convo_subscriber *at = convo->subscribers; marks != NULL && at != NULL;
          at = at->next) {
         const struct member *member =
-            at->state == SUBSCRIBER_GONE ? NULL : roster_find(&convo->roster, subscriber_did(at));
+            at->state == SUBSCRIBER_GONE ? NULL : roster_find(&convo->roster, at->did);
 
         if (member != NULL)
             marks[member - convo->roster.members] = 1;
@@ -430,7 +425,7 @@ void convo_stream_changed(struct convo *convo, struct tr_context *ctx, const str
 void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count)
 {
     for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
-        if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, subscriber_did(at)))
+        if (at->state == SUBSCRIBER_LIVE && is_listed(dids, count, at->did))
             end_subscriber(convo, at, &removed);
 }
 
@@ -458,8 +453,8 @@ static void subscribe_tell(struct convo *convo, struct tr_context *ctx, const st
     subscriber->stream_number = subscribe->stream_number;
     subscriber->is_websocket = subscribe->is_websocket;
     subscriber->seq = stream_from(convo, subscribe->seq);
-    subscriber->did_size = did.size;
-    memcpy(subscriber->did, did.at, did.size);
+    memcpy(subscriber->did_bytes, did.at, did.size);
+    subscriber->did = (struct span){ subscriber->did_bytes, did.size };
     subscriber->next = convo->subscribers;
     convo->subscribers = subscriber;
     delivery_metrics_add(DELIVERY_METRIC_SUBSCRIBERS, 1);

@@ -163,9 +163,8 @@ static void request_unlink(struct direct_request *request)
     tr_reply_drop(&request->op.reply);
 }
 
-static void request_done(struct convo *convo, struct convo_op *op)
+static void request_done(struct convo_op *op)
 {
-    (void)convo;
     request_unlink(request_of(op));
     request_destroy(request_of(op));
 }
@@ -323,7 +322,7 @@ static void on_changed(
     } else {
         convo_unit_back(op, unit);
         if (op->failure == CONVO_STORED || op->failure == CONVO_UNKNOWN)
-            tell_actor(convo->delivery, convo_span(convo));
+            tell_actor(convo->delivery, convo->texts.id);
         convo_settle(convo, ctx, op);
     }
 }
@@ -348,7 +347,7 @@ static enum tr_next worker_handle(void *self, struct tr_context *ctx, void *memo
     struct direct_request *request;
 
     if (act == NULL) {
-        tell_actor(worker->direct->delivery, convo_span(&message->home.request->convo));
+        tell_actor(worker->direct->delivery, message->home.request->convo.texts.id);
         request_destroy(message->home.request);
         return TR_GO;
     }

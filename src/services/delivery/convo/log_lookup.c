@@ -35,7 +35,7 @@ static void put_commits(
         json_put_int(writer, "epoch", sql_row_int(unit, LOOKUP_COMMITS, i, 2));
         json_put_string(writer, "sender", sql_row_bytes(unit, LOOKUP_COMMITS, i, 3));
         json_put_string(writer, "id",
-            delivery_message_id((struct span){ NULL, 0 }, convo_span(convo),
+            delivery_message_id((struct span){ NULL, 0 }, convo->texts.id,
                 (uint64_t)sql_row_int(unit, LOOKUP_COMMITS, i, 0), id));
         text_put_bytes(writer, "commitData", sql_row_bytes(unit, LOOKUP_COMMITS, i, 4));
         json_put_end(writer);

@@ -3,6 +3,7 @@
  * the change in memory, lookups, the check whether a try with an unknown outcome was stored, the
  * answer. */
 #include <stdio.h>
+#include <string.h>
 
 #include "auth/auth.h"
 #include "base/assert.h"
@@ -217,20 +218,14 @@ static void count_act(const struct convo *convo, enum delivery_metric metric, in
         (enum delivery_metric)(metric + (convo->driver->is_direct ? 1 : 0)), amount);
 }
 
-/* Did another commit win? Not every 409 says so. */
-static bool has_lost_epoch(const struct act *act)
-{
-    return act->status == 409 && act->label != NULL &&
-           span_is(span_of(act->label), "EpochConflict");
-}
-
 void convo_answer(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct act *act = op->act;
 
     tr_assert(op->state == OP_HELD);
     tr_assert(act->status != 0);
-    if (has_lost_epoch(act)) {
+    /* Another commit won; not every 409 says so. */
+    if (act->status == 409 && act->label != NULL && strcmp(act->label, "EpochConflict") == 0) {
         count_act(convo, DELIVERY_METRIC_CONFLICTS, 1);
         if (!convo->driver->is_direct)
             commit_fairness_lost(convo, ctx, act->claims->issuer);

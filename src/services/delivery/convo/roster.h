@@ -13,9 +13,9 @@
 struct member {
     char *did;
     uint16_t did_size;
-    bool is_admin, is_moderator;
     bool is_in;
     bool will_be_in;
+    bool is_admin, is_moderator;
     bool was_removed;  /* by another member; of a former member */
     bool has_reported; /* the commit that made the current epoch */
     uint64_t join_seq;

@@ -103,14 +103,6 @@ static enum convo_plan plan_checks(const struct convo *convo, struct commit_act 
 
 /* ---- plan: members -------------------------------------------------------------------------- */
 
-static uint32_t members_max(const struct convo *convo)
-{
-    int64_t max = convo->policy.fields[POLICY_MEMBERS_MAX];
-
-    return max > 0 && max < convo->delivery->members_max ? (uint32_t)max
-                                                         : convo->delivery->members_max;
-}
-
 /* Refuses to remove the last admin if the policy forbids it. */
 static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_act *commit)
 {
@@ -133,6 +125,11 @@ static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_
 static enum convo_plan plan_adds(
     const struct convo *convo, struct commit_act *commit, uint32_t *ret_added)
 {
+    int64_t limit = convo->policy.fields[POLICY_MEMBERS_MAX];
+    uint32_t max = convo->delivery->members_max;
+
+    if (limit > 0 && limit < max)
+        max = (uint32_t)limit;
     *ret_added = 0;
     for (uint32_t i = 0; i < commit->members.add_count; i++) {
         const struct act_add *add = &commit->members.adds[i];
@@ -144,8 +141,8 @@ static enum convo_plan plan_adds(
                 &commit->act, 409, "AlreadyMember", "An account in didList is already a member.");
         *ret_added += is_there ? 0 : 1;
     }
-    if (*ret_added > 0 && convo->roster.will_count + *ret_added > members_max(convo))
-        return convo_refuse_size(&commit->act, members_max(convo));
+    if (*ret_added > 0 && convo->roster.will_count + *ret_added > max)
+        return convo_refuse_size(&commit->act, max);
     return CONVO_GO;
 }
 

@@ -119,27 +119,22 @@ static int load_newest_commit(struct convo *convo, const struct sql_unit *unit)
     return 0;
 }
 
-/* A member may also have reported another commit of this epoch, which was revoked. */
-static void load_reporter(struct convo *convo, const struct sql_unit *unit, uint32_t row)
-{
-    const struct convo_newest *newest = &convo->newest;
-    struct span hash = sql_row_bytes(unit, STEP_REPORTERS, row, 1);
-    struct member *member =
-        roster_find(&convo->roster, sql_row_bytes(unit, STEP_REPORTERS, row, 0));
-
-    if (member != NULL && newest->is_there && hash.size == sizeof newest->sha256 &&
-        memcmp(hash.at, newest->sha256, hash.size) == 0)
-        member->has_reported = true;
-}
-
 static int load_recovery(struct convo *convo, const struct sql_unit *unit)
 {
+    const struct span newest = { (const char *)convo->newest.sha256, sizeof convo->newest.sha256 };
     int rc = load_newest_commit(convo, unit);
 
     buffer_clear(&convo->revoked);
     convo->is_exclusive = false;
-    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, STEP_REPORTERS); i++)
-        load_reporter(convo, unit, i);
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, STEP_REPORTERS); i++) {
+        struct member *member =
+            roster_find(&convo->roster, sql_row_bytes(unit, STEP_REPORTERS, i, 0));
+
+        /* The member may have reported another commit of this epoch, which was revoked. */
+        if (member != NULL && convo->newest.is_there &&
+            span_equal(sql_row_bytes(unit, STEP_REPORTERS, i, 1), newest))
+            member->has_reported = true;
+    }
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, STEP_QUARANTINES); i++) {
         struct member *member =
             roster_find(&convo->roster, sql_row_bytes(unit, STEP_QUARANTINES, i, 0));

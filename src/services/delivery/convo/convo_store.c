@@ -208,17 +208,6 @@ static bool is_new_member(const struct convo_op *op, uint32_t index)
     return true;
 }
 
-static void add_removal(const struct convo_op *op, struct span did)
-{
-    bool is_self = span_equal(did, op->act->claims->issuer);
-
-    OP_STEP(op, &mark_earlier, SQL_ROWS_ANY, VALUE_TEXT(did));
-    OP_STEP(op, &end_member, 1, VALUE_TEXT(did), VALUE_INT(op->seq), VALUE_INT(op->now_ms),
-        VALUE_INT(!is_self));
-    if (!is_self)
-        add_audit(op, "removeMember", did);
-}
-
 /* Roles are not part of the compare-and-set, so the unit checks them. */
 static void add_removals(const struct convo_op *op)
 {
@@ -233,8 +222,16 @@ static void add_removals(const struct convo_op *op)
     }
     if (removes_others)
         add_is_admin(op);
-    for (uint32_t i = 0; i < members->remove_count; i++)
-        add_removal(op, members->removes[i]);
+    for (uint32_t i = 0; i < members->remove_count; i++) {
+        struct span did = members->removes[i];
+        bool is_self = span_equal(did, op->act->claims->issuer);
+
+        OP_STEP(op, &mark_earlier, SQL_ROWS_ANY, VALUE_TEXT(did));
+        OP_STEP(op, &end_member, 1, VALUE_TEXT(did), VALUE_INT(op->seq), VALUE_INT(op->now_ms),
+            VALUE_INT(!is_self));
+        if (!is_self)
+            add_audit(op, "removeMember", did);
+    }
     if (op->convo->policy.fields[POLICY_KEEP_ADMIN] != 0 && removes_admins)
         op_step(op, &has_admin, 1);
 }

@@ -280,7 +280,8 @@ static void commit_apply(struct convo *convo, const struct convo_op *op)
     convo_apply_point(convo, op);
     if (texts.group_id.size == 0 && commit->content.mls.group_id.size > 0) {
         texts.group_id = commit->content.mls.group_id;
-        convo_apply_texts(convo, &texts);
+        if (convo_set_texts(convo, &texts) < 0)
+            convo_poison(convo); /* out of memory: read it again */
     }
     convo_change_members(convo, op, true);
     recovery_committed(convo, op);

@@ -46,7 +46,8 @@ static void creation_apply(struct convo *convo, const struct convo_op *op)
     texts.creator = op->act->claims->issuer;
     texts.name = creation->name;
     texts.description = creation->description;
-    convo_apply_texts(convo, &texts);
+    if (convo_set_texts(convo, &texts) < 0)
+        convo_poison(convo); /* out of memory: read it again */
     convo_change_members(convo, op, true);
 }
 

@@ -224,9 +224,8 @@ void convo_push(const struct convo *convo, const struct act *act);
 void convo_change_members(struct convo *convo, const struct convo_op *op, bool is_stored);
 /* Sets the answer: epoch, seq and time, and what the type adds. */
 void convo_answer_stored(const struct convo_op *op);
-/* Parts of apply. */
+/* A part of apply. */
 void convo_apply_point(struct convo *convo, const struct convo_op *op);
-void convo_apply_texts(struct convo *convo, const struct convo_texts *texts);
 /* After an unknown outcome an act without a log row looks for its token before it is planned
  * again: the earlier try may be stored. */
 bool convo_must_ask(const struct convo_op *op);

@@ -134,12 +134,6 @@ void convo_apply_point(struct convo *convo, const struct convo_op *op)
     convo->active_ms = op->now_ms;
 }
 
-void convo_apply_texts(struct convo *convo, const struct convo_texts *texts)
-{
-    if (convo_set_texts(convo, texts) < 0)
-        convo_poison(convo); /* out of memory: read it again */
-}
-
 void convo_change_members(struct convo *convo, const struct convo_op *op, bool is_stored)
 {
     const struct act_members *members = op->act->members;

@@ -114,20 +114,14 @@ static bool lookup_is_ahead(
            !span_equal(sql_row_bytes(unit, LOOKUP_POINT, 0, 2), convo->texts.group_name);
 }
 
-/* Was the group reset since this act was planned? Then no commit of the log won against it. */
-static bool is_of_former_group(const struct convo *convo, const struct act *act)
-{
-    struct span group_id = act->content->mls.group_id;
-
-    return group_id.size > 0 && !convo_is_of_group(convo, group_id);
-}
-
 bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
     struct act *act = op->act;
     unsigned refused = act->status; /* the plan refused it: label and text are still there */
+    struct span group_id;
 
     tr_assert(act->content != NULL);
+    group_id = act->content->mls.group_id;
     act->status = 0;
     if (lookup_failed(act, unit))
         return true;
@@ -142,8 +136,9 @@ bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_un
             "Another request used this id before; choose a new one.");
     } else if (refused != 0) {
         act->status = refused;
-    } else if (lookup_is_ahead(convo, act, unit) || is_of_former_group(convo, act)) {
-        return false;
+    } else if (lookup_is_ahead(convo, act, unit) ||
+               (group_id.size > 0 && !convo_is_of_group(convo, group_id))) {
+        return false; /* after a reset no commit of the log has won against this act */
     } else {
         answer_conflict(convo, act, unit);
     }

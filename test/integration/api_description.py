@@ -426,8 +426,8 @@ def same_fields(api, files):
     text = without_comments("\n".join(files.values()))
     policy = set(re.findall(r'\{ "(\w+)", PARAM_(?:BOOL|INT)', files["api/policy_api.c"]))
     # For whoever operates the server, not for callers.
-    view = next(text for name, text in files.items() if name.endswith(".c") and "\nvoid convo_write_state" in text)
-    state = view[view.index("\nvoid convo_write_state"):]
+    view = next(text for name, text in files.items() if name.endswith(".c") and "\nstatic void state_answer" in text)
+    state = view[view.index("\nstatic void state_answer"):].split("\n}\n", 1)[0]
     known = set(re.findall(r'"(\$?\w+)"', text))
     for name in sorted((inputs | outputs) - known):
         yield "no handler knows %s" % name

@@ -639,7 +639,7 @@ def check_answers(api, there):
 # ---- labels
 
 LABEL = r"[A-Z][a-z]+(?:[A-Z][a-z]*)*"
-REFUSALS = re.compile(r"(?<!#define )\b(?:http_respond_error|api_refuse|(?:act|op)_fail|(?:act|convo|package)_refuse|fail|answer_error|refuse|ROLE_CHECK)\s*\(([^;]*?)\)\s*;", re.S)
+REFUSALS = re.compile(r"(?<!#define )\b(?:http_respond_error|api_refuse|(?:act|op)_fail|(?:act|convo|package|call)_refuse|fail|answer_error|refuse|ROLE_CHECK)\s*\(([^;]*?)\)\s*;", re.S)
 # A refusal of a table of calls, or of another table: a status, a label and a sentence.
 ROWS = re.compile(r'(?:REFUSE\(|\{)\s*([45]\d\d),\s*"(%s)"' % LABEL)
 TOO_MANY = re.compile(r'REFUSE_MANY\(\s*\w+,\s*"(%s)"' % LABEL)

@@ -39,7 +39,7 @@ struct span call_id(struct call_run *run)
 
 /* ---- refusing --------------------------------------------------------------------------------- */
 
-bool call_refuse(struct call_run *run, const struct refusal *refusal)
+bool call_refuse_with(struct call_run *run, const struct refusal *refusal)
 {
     char seconds[16];
 
@@ -53,11 +53,46 @@ bool call_refuse(struct call_run *run, const struct refusal *refusal)
     return false;
 }
 
+bool call_refuse(struct call_run *run, unsigned status, const char *label, const char *text)
+{
+    return call_refuse_with(run, &(struct refusal){ status, label, text, 0 });
+}
+
 bool call_refuse_memory(struct call_run *run)
 {
     db_query_release(run->request);
     http_respond_shed(run->request, 503, 1, "memory");
     return false;
+}
+
+/* ---- values ----------------------------------------------------------------------------------- */
+
+static struct param_value *value_named(const struct call_run *run, struct span name)
+{
+    int index = param_find(run->call->params, name);
+
+    tr_assert(index >= 0); /* the table names it */
+    return (struct param_value *)(uintptr_t)&run->values[index];
+}
+
+struct param_value *call_value(const struct call_run *run, const char *name)
+{
+    return value_named(run, span_of(name));
+}
+
+int64_t call_number(const struct call_run *run, const char *name)
+{
+    return value_named(run, span_of(name))->number;
+}
+
+bool call_has(const struct call_run *run, const char *name)
+{
+    return value_named(run, span_of(name))->is_given;
+}
+
+struct span call_text(const struct call_run *run, const char *name)
+{
+    return value_named(run, span_of(name))->text;
 }
 
 struct span call_keep(struct call_run *run, struct span bytes)
@@ -112,7 +147,7 @@ static void refuse_failed(struct call_run *run, const struct sql_unit *unit)
         refusal = &step->conflict;
     if (refusal == NULL && step != NULL && step->refusal.status != 0)
         refusal = &step->refusal;
-    call_refuse(run, refusal == NULL ? &conflict : refusal);
+    call_refuse_with(run, refusal == NULL ? &conflict : refusal);
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
@@ -128,6 +163,16 @@ uint32_t call_rows(const struct call_run *run, uint32_t step)
     uint32_t at = call_step(run, step);
 
     return at == NO_STEP ? 0 : sql_unit_rows(run->unit, at);
+}
+
+int64_t call_int(const struct call_run *run, uint32_t step, uint32_t column)
+{
+    return sql_row_int(run->unit, call_step(run, step), 0, column);
+}
+
+struct span call_bytes(const struct call_run *run, uint32_t step, uint32_t column)
+{
+    return sql_row_bytes(run->unit, call_step(run, step), 0, column);
 }
 
 int64_t call_changed(const struct call_run *run, uint32_t step)
@@ -193,7 +238,8 @@ static struct span item_of(
 static struct field_value call_get(const struct field_source *source, const struct field *field)
 {
     struct call_run *run = source->data;
-    const struct param_value *param = &run->values[field->at < PARAMS_MAX ? field->at : 0];
+    const struct param_value *param =
+        field->param == NULL ? NULL : value_named(run, span_of(field->param));
     struct field_value value = { .is_there = true };
 
     switch (field->from) {
@@ -312,7 +358,7 @@ static void call_finished(struct http_request *request, const struct tr_event *e
     }
     for (uint32_t i = 0; steps[i].statement != NULL || steps[i].add != NULL; i++)
         if (steps[i].missing.status != 0 && run->first[i] != NO_STEP && call_rows(run, i) == 0) {
-            call_refuse(run, &steps[i].missing);
+            call_refuse_with(run, &steps[i].missing);
             return;
         }
     if (run->call->decide == NULL || run->call->decide(run))
@@ -321,97 +367,76 @@ static void call_finished(struct http_request *request, const struct tr_event *e
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-static void bind_param(const struct call_run *run, struct sql_unit *unit, uint32_t index)
+static void bind_bytes(struct sql_unit *unit, bool is_blob, struct span bytes)
 {
-    const struct param *param = &run->call->params[index];
-    const struct param_value *value = &run->values[index];
-
-    switch ((int)param->type) {
-    case PARAM_INT:
-    case PARAM_BOOL:
-    case PARAM_CHOICE:
-    case PARAM_TIME:
-        sql_unit_int(unit, value->number);
-        break;
-    case PARAM_BYTES:
-    case PARAM_HEX:
-        if (value->text.at != NULL)
-            sql_unit_blob(unit, value->text.at, value->text.size);
-        else
-            sql_unit_null(unit);
-        break;
-    default:
-        if (value->text.at != NULL)
-            sql_unit_text(unit, value->text);
-        else
-            sql_unit_null(unit);
-    }
-}
-
-/* `list` is the parameter that the step is repeated for, and `item` the one it is at. */
-static void bind_item(
-    const struct call_run *run, struct sql_unit *unit, uint32_t list, uint32_t item)
-{
-    struct span bytes;
-
-    tr_assert(list < PARAMS_MAX);
-    tr_assert(item < run->values[list].count);
-    bytes = run->values[list].items[item];
-    if (run->call->params[list].type == PARAM_HEXES || run->call->params[list].type == PARAM_JSON)
+    if (bytes.at == NULL)
+        sql_unit_null(unit);
+    else if (is_blob)
         sql_unit_blob(unit, bytes.at, bytes.size);
     else
         sql_unit_text(unit, bytes);
 }
 
-static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct step *step,
-    const struct arg *arg, uint32_t item)
+/* `word` is the name of a parameter, which .number or .text may follow. */
+static void bind_param(const struct call_run *run, struct sql_unit *unit, struct span word)
 {
+    const struct param_value *value;
+    enum param_type type;
+    struct span name;
+
+    (void)span_cut(&word, '.', &name);
+    value = value_named(run, name);
+    type = run->call->params[value - run->values].type;
+    if (word.at == NULL
+            ? type == PARAM_INT || type == PARAM_BOOL || type == PARAM_CHOICE || type == PARAM_TIME
+            : span_is(word, "number"))
+        sql_unit_int(unit, value->number);
+    else
+        bind_bytes(unit, type == PARAM_BYTES || type == PARAM_HEX, value->text);
+}
+
+static void bind_item(
+    const struct call_run *run, struct sql_unit *unit, const char *list, uint32_t item)
+{
+    const struct param_value *value = value_named(run, span_of(list));
+    enum param_type type = run->call->params[value - run->values].type;
+
+    tr_assert(item < value->count);
+    bind_bytes(unit, type == PARAM_HEXES || type == PARAM_JSON, value->items[item]);
+}
+
+/* Bind the value that a word of `args` stands for, as struct step lists them. */
+static void bind_word(struct call_run *run, struct sql_unit *unit, const char *each, uint32_t item,
+    struct span word, const int64_t **numbers)
+{
+    bool is_plus = word.size > 2 && word.at[word.size - 1] == '#';
+    int64_t now_ms = run->now_ms;
     char id[CALL_ID_SIZE];
 
-    switch ((int)arg->kind) {
-    case ARG_IS_NULL:
-        sql_unit_null(unit);
-        break;
-    case ARG_IS_CALLER:
+    if (span_is(word, "#"))
+        sql_unit_int(unit, *(*numbers)++);
+    else if (word.at[0] == '\'')
+        sql_unit_text(unit, (struct span){ word.at + 1, word.size - 2 });
+    else if (word.at[0] != '@')
+        bind_param(run, unit, word);
+    else if (span_is(word, "@caller"))
         sql_unit_text(unit, run->caller);
-        break;
-    case ARG_IS_PARAM:
-        bind_param(run, unit, arg->param);
-        break;
-    case ARG_IS_VALUE:
-        sql_unit_int(unit, run->values[arg->param].number);
-        break;
-    case ARG_IS_WORD:
-        sql_unit_text(unit, call_text(run, arg->param));
-        break;
-    case ARG_IS_ITEM:
-        tr_assert(step->each > 0);
-        bind_item(run, unit, step->each - 1, item);
-        break;
-    case ARG_IS_INDEX:
+    else if (span_starts(word, "@now_s"))
+        sql_unit_int(unit, now_ms / 1000 + (is_plus ? *(*numbers)++ : 0));
+    else if (span_starts(word, "@now"))
+        sql_unit_int(unit, now_ms + (is_plus ? *(*numbers)++ : 0));
+    else if (span_is(word, "@item"))
+        bind_item(run, unit, each, item);
+    else if (span_is(word, "@index"))
         sql_unit_int(unit, item);
-        break;
-    case ARG_IS_NOW_MS:
-        sql_unit_int(unit, run->now_ms + arg->number);
-        break;
-    case ARG_IS_NOW_S:
-        sql_unit_int(unit, run->now_ms / 1000 + arg->number);
-        break;
-    case ARG_IS_ID:
+    else if (span_is(word, "@id"))
         sql_unit_text(unit, call_id(run));
-        break;
-    case ARG_IS_RANDOM_ID:
+    else if (span_is(word, "@null"))
+        sql_unit_null(unit);
+    else {
+        tr_assert(span_is(word, "@random_id"));
         call_new_id(run->service->env, id);
         sql_unit_text(unit, (struct span){ id, sizeof id });
-        break;
-    case ARG_IS_INT:
-        sql_unit_int(unit, arg->number);
-        break;
-    case ARG_IS_TEXT:
-        sql_unit_text(unit, span_of(arg->text));
-        break;
-    default:
-        tr_assert(false); /* an argument must have a kind */
     }
 }
 
@@ -419,7 +444,7 @@ static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index
     const struct sql_statement *statement)
 {
     const struct step *step = &run->call->steps[index];
-    uint32_t repeats = step->each == 0 ? 1 : run->values[step->each - 1].count;
+    uint32_t repeats = step->each == NULL ? 1 : value_named(run, span_of(step->each))->count;
 
     run->first[index] = unit->step_count;
     run->repeats[index] = repeats;
@@ -428,9 +453,12 @@ static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index
         return;
     }
     for (uint32_t item = 0; item < repeats; item++) {
+        struct span words = span_of(step->args), word;
+        const int64_t *numbers = step->numbers;
+
         sql_unit_step(unit, statement, step->rows);
-        for (const struct arg *arg = step->args; arg->kind != ARG_IS_END; arg++)
-            bind_arg(run, unit, step, arg, item);
+        while (span_cut(&words, ' ', &word))
+            bind_word(run, unit, step->each, item, word, &numbers);
     }
 }
 
@@ -444,7 +472,7 @@ static uint64_t unit_key(const struct call_run *run)
 {
     if (run->call->key != 0)
         return run->call->key;
-    return call_key(run->call->role_of == NULL ? run->caller : call_text(run, 0));
+    return call_key(run->call->role_of == NULL ? run->caller : run->values[0].text);
 }
 
 static void add_role_steps(const struct call_run *run, struct sql_unit *unit)
@@ -452,7 +480,7 @@ static void add_role_steps(const struct call_run *run, struct sql_unit *unit)
     const struct role_check *check = run->call->role_of;
     const struct sql_statement *const steps[] = { &check->exists, &check->is_member,
         &check->is_enough };
-    struct span id = call_text(run, 0);
+    struct span id = run->values[0].text;
 
     tr_assert(id.at != NULL);
     for (uint32_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {

@@ -4,8 +4,8 @@
  * fails, and the members of the JSON answer. call.c reads, checks, runs and answers:
  *
  *     const struct call call_opt_in = {
- *         .steps = CALL_STEPS({ STEP(consent_put, 1, ARG_CALLER, ARG_INT(1), ARG_NOW_MS(0)) },
- *             AUDIT("optIn", ARG_NULL, ARG_NULL)),
+ *         .steps = CALL_STEPS(STEP_ROWS(1, consent_put, "@caller # @now", WITH(1)),
+ *             AUDIT("optIn", "@null", "@null")),
  *         .fields = FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) },
  *             { "optedIn", FIELD_BOOL, COLUMN(0, 0) }),
  *     };
@@ -28,46 +28,6 @@
 
 enum { CALL_STEPS_MAX = 12, CALL_DAY_MS = 86400000, CALL_ID_SIZE = 32, CALL_ROLES = 3 };
 
-/* ---- arguments of statements ----------------------------------------------------------------- */
-
-enum arg_kind {
-    ARG_IS_END,
-    ARG_IS_NULL,
-    ARG_IS_CALLER,
-    ARG_IS_PARAM, /* in the SQL type of its kind; NULL if a text or bytes are missing */
-    ARG_IS_VALUE, /* values[param].number, set by `check`: the parameter itself is no number */
-    ARG_IS_WORD,  /* values[param].text: a choice as it was sent, or set by `check` */
-    ARG_IS_ITEM,  /* the item of the list parameter that this repetition of the step is for */
-    ARG_IS_INDEX, /* the index of that item, from 0 */
-    ARG_IS_NOW_MS,
-    ARG_IS_NOW_S,
-    ARG_IS_ID,        /* the id of what this call creates */
-    ARG_IS_RANDOM_ID, /* a new id each time */
-    ARG_IS_INT,
-    ARG_IS_TEXT,
-};
-struct arg {
-    enum arg_kind kind;
-    uint32_t param;
-    int64_t number; /* the constant, or what is added to the time */
-    const char *text;
-};
-/* clang-format off */
-#define ARG_NULL { .kind = ARG_IS_NULL }
-#define ARG_CALLER { .kind = ARG_IS_CALLER }
-#define ARG_PARAM(index) { .kind = ARG_IS_PARAM, .param = (index) }
-#define ARG_VALUE(index) { .kind = ARG_IS_VALUE, .param = (index) }
-#define ARG_WORD(index) { .kind = ARG_IS_WORD, .param = (index) }
-#define ARG_ITEM { .kind = ARG_IS_ITEM }
-#define ARG_INDEX { .kind = ARG_IS_INDEX }
-#define ARG_NOW_MS(plus) { .kind = ARG_IS_NOW_MS, .number = (plus) }
-#define ARG_NOW_S(plus) { .kind = ARG_IS_NOW_S, .number = (plus) }
-#define ARG_ID { .kind = ARG_IS_ID }
-#define ARG_RANDOM_ID { .kind = ARG_IS_RANDOM_ID }
-#define ARG_INT(constant) { .kind = ARG_IS_INT, .number = (constant) }
-#define ARG_TEXT(constant) { .kind = ARG_IS_TEXT, .text = (constant) }
-/* clang-format on */
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 struct call_run;
@@ -84,11 +44,22 @@ struct refusal {
 #define REFUSE_MANY(retry_s_, label_, text_) { 429, label_, text_, retry_s_ }
 /* clang-format on */
 
+/* The values of a statement from $1 on are words:
+ *
+ *     convoId         a parameter in the SQL type of its kind; NULL if a text or bytes are missing
+ *     cursor.number   its number or its text, whatever its kind: what `check` has set, or a choice
+ *     action.text     as it was sent
+ *     @caller @null   the caller; NULL
+ *     @now @now_s     the time in milliseconds or seconds; @now+# adds the next number
+ *     @id @random_id  the id of what this call creates; a new id each time
+ *     @item @index    of the list parameter `each`: the item that this repetition is for
+ *     # 'text'        the next of `numbers`; a constant text */
 struct step {
     const struct sql_statement *statement;
     int64_t rows; /* rows that it must change or return, or SQL_ROWS_ANY */
-    const struct arg *args;
-    uint32_t each;           /* EACH(param): repeat the step for every item of a list; 0: once */
+    const char *args;
+    const int64_t *numbers;
+    const char *each;        /* repeat the step for every item of this list parameter; NULL: once */
     struct refusal refusal;  /* the error if the unit failed at this step */
     struct refusal conflict; /* the error if it violated a constraint; if unset, `refusal` */
     struct refusal missing;  /* the error if the step returned no row; the unit is stored anyway */
@@ -97,10 +68,10 @@ struct step {
     void (*add)(struct call_run *run, struct sql_unit *unit); /* adds the steps itself */
 };
 /* clang-format off */
-#define STEP(statement_, rows_, ...)                                                               \
-    .statement = &(statement_), .rows = (rows_),                                                   \
-    .args = (const struct arg[]){ __VA_ARGS__, { .kind = ARG_IS_END } }
-#define EACH(param) ((param) + 1)
+#define STEP_ROWS(rows_, statement_, ...)                                                          \
+    { .statement = &(statement_), .rows = (rows_), .args = __VA_ARGS__ }
+#define STEP(statement_, ...) STEP_ROWS(SQL_ROWS_ANY, statement_, __VA_ARGS__)
+#define WITH(...) .numbers = (const int64_t[]){ __VA_ARGS__ }
 #define CALL_STEPS(...) ((const struct step[]){ __VA_ARGS__, { .rows = 0 } })
 /* clang-format on */
 
@@ -123,8 +94,8 @@ enum call_from {
 };
 #define COLUMN(step_, column) .from = FROM_COLUMN, .step = (step_), .at = (column)
 #define LAST_ROW(step_, column) .from = FROM_LAST_ROW, .step = (step_), .at = (column)
-#define FIELD_PARAM(index) .from = FROM_PARAM, .at = (index)
-#define FIELD_ITEM(param) .from = FROM_ITEM, .at = (param)
+#define FIELD_PARAM(name) .from = FROM_PARAM, .param = (name)
+#define FIELD_ITEM(name) .from = FROM_ITEM, .param = (name)
 #define FIELD_CALLER .from = FROM_CALLER
 #define FIELD_NOW(plus) .from = FROM_NOW, .number = (plus)
 #define FIELD_ID .from = FROM_ID
@@ -220,7 +191,8 @@ void call_answer(struct call_run *run);
 /* Copy bytes into the request's memory. {NULL, 0}: out of memory. */
 struct span call_keep(struct call_run *run, struct span bytes);
 /* Answer with an error and free the unit, if there is one. Always returns false. */
-bool call_refuse(struct call_run *run, const struct refusal *refusal);
+bool call_refuse(struct call_run *run, unsigned status, const char *label, const char *text);
+bool call_refuse_with(struct call_run *run, const struct refusal *refusal);
 bool call_refuse_memory(struct call_run *run);
 /* call_rows returns the number of rows of a step of the table, 0 if it did not run; call_step
  * returns the index of its first repetition in the unit. */
@@ -232,10 +204,14 @@ static inline struct call_run *call_run_of(const struct field_source *source)
 {
     return source->data;
 }
-static inline struct span call_text(const struct call_run *run, uint32_t param)
-{
-    return run->values[param].text;
-}
+/* Return the value of a parameter of the call's table. */
+struct param_value *call_value(const struct call_run *run, const char *name);
+int64_t call_number(const struct call_run *run, const char *name);
+bool call_has(const struct call_run *run, const char *name);
+struct span call_text(const struct call_run *run, const char *name);
+/* Return a column of the first row of a step, which has a row. */
+int64_t call_int(const struct call_run *run, uint32_t step, uint32_t column);
+struct span call_bytes(const struct call_run *run, uint32_t step, uint32_t column);
 /* Make an id: 128 random bits in hex. */
 void call_new_id(const struct tr_env *env, char ret_id[CALL_ID_SIZE]);
 /* The id of what this call creates. */

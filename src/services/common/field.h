@@ -4,13 +4,13 @@
  * test/integration/api_description.py compares it with docs/api/delivery.yaml.
  *
  *     static const struct field device_fields[] = {
- *         { "deviceId", FIELD_TEXT, .at = 0 },
- *         { "registeredAt", FIELD_TIME_MS, .at = 1 },
+ *         TEXT_AT("deviceId", 0),
+ *         TIME_AT("registeredAt", 1),
  *         FIELD_LAST,
  *     };
  *
  * The writer knows names and types. A struct field_source knows the values: rows of a unit (call.c),
- * or members of a struct. `from`, `step` and `at` are the source's own. */
+ * or members of a struct. `from`, `step`, `at` and `param` are the source's own. */
 #ifndef SERVICES_COMMON_FIELD_H
 #define SERVICES_COMMON_FIELD_H
 
@@ -50,6 +50,7 @@ struct field {
     uint16_t at;
     bool is_optional; /* a value may be absent; an absent value is always left out */
     int64_t number;
+    const char *param;          /* the source's own */
     const char *const *choices; /* ends with NULL */
     const char *(*name_of)(int64_t number);
     const struct field *fields;
@@ -58,6 +59,22 @@ struct field {
 /* clang-format off */
 #define FIELD_LAST { .type = FIELD_END }
 #define FIELDS(...) ((const struct field[]){ __VA_ARGS__, FIELD_LAST })
+/* Fields of a row: the name, the column, and more members such as OPTIONAL. */
+#define TEXT_AT(name_, ...) { name_, FIELD_TEXT, .at = __VA_ARGS__ }
+#define INT_AT(name_, ...) { name_, FIELD_INT, .at = __VA_ARGS__ }
+#define BOOL_AT(name_, ...) { name_, FIELD_BOOL, .at = __VA_ARGS__ }
+#define TIME_AT(name_, ...) { name_, FIELD_TIME_MS, .at = __VA_ARGS__ }
+#define TIME_S_AT(name_, ...) { name_, FIELD_TIME_S, .at = __VA_ARGS__ }
+#define BASE64_AT(name_, ...) { name_, FIELD_BASE64, .at = __VA_ARGS__ }
+#define BYTES_AT(name_, ...) { name_, FIELD_BYTES, .at = __VA_ARGS__ }
+#define HEX_AT(name_, ...) { name_, FIELD_HEX, .at = __VA_ARGS__ }
+/* The same of the first row of a step: the name, the step, the column. */
+#define TEXT_OF(name_, step_, ...) { name_, FIELD_TEXT, .step = (step_), .at = __VA_ARGS__ }
+#define INT_OF(name_, step_, ...) { name_, FIELD_INT, .step = (step_), .at = __VA_ARGS__ }
+#define TIME_OF(name_, step_, ...) { name_, FIELD_TIME_MS, .step = (step_), .at = __VA_ARGS__ }
+#define LIST(name_, ...) { name_, FIELD_LIST, __VA_ARGS__ }
+#define OBJECT(name_, ...) { name_, FIELD_OBJECT, .fields = FIELDS(__VA_ARGS__) }
+#define CHOICE_AT(name_, at_, choices_) { name_, FIELD_CHOICE, .at = (at_), .choices = (choices_) }
 /* clang-format on */
 
 struct field_value {

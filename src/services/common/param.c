@@ -45,6 +45,14 @@ void param_fail_choice(struct json_expect *expect, const char *name, const char 
     json_expect_fail(expect, name, "%s", what);
 }
 
+int param_find(const struct param *params, struct span name)
+{
+    for (int i = 0; params != NULL && params[i].type != PARAM_END; i++)
+        if (span_is(name, params[i].name))
+            return i;
+    return -1;
+}
+
 /* Memory of the request; NULL is noted. */
 static void *param_alloc(struct param_reader *reader, size_t size)
 {
@@ -302,7 +310,8 @@ void param_read_query(
     reader->expect = (struct json_expect){ .index = SIZE_MAX };
     for (uint32_t i = 0; params[i].type != PARAM_END && !reader->is_out_of_memory; i++) {
         tr_assert(i < PARAMS_MAX);
-        read_query_param(reader, &params[i], &ret_values[i]);
+        if ((params[i].flags & PARAM_HIDDEN) == 0)
+            read_query_param(reader, &params[i], &ret_values[i]);
     }
 }
 
@@ -462,7 +471,8 @@ void param_read_members(
 {
     for (uint32_t i = 0; params[i].type != PARAM_END && !reader->is_out_of_memory; i++) {
         tr_assert(i < PARAMS_MAX);
-        read_body_param(reader, &params[i], &ret_values[i]);
+        if ((params[i].flags & PARAM_HIDDEN) == 0)
+            read_body_param(reader, &params[i], &ret_values[i]);
     }
 }
 

@@ -36,12 +36,15 @@ enum param_type {
     PARAM_ANY,    /* a value that the call reads itself; bodies only */
 };
 
-/* A table ends with PARAM_LAST. Entries behind it are not read: they give a type to values that the
- * hooks of a call set. */
+/* A table ends with PARAM_LAST. */
 struct param {
     const char *name;
     enum param_type type;
-    enum { PARAM_REQUIRED = 1, PARAM_OR_EMPTY = 2 /* a missing text is "" */ } flags;
+    enum {
+        PARAM_REQUIRED = 1,
+        PARAM_OR_EMPTY = 2, /* a missing text is "" */
+        PARAM_HIDDEN = 4,   /* not of the request: hooks of the call set the value */
+    } flags;
     int64_t min;
     int64_t max;
     int64_t fallback;                   /* of a missing INT, BOOL, CHOICE or TIME */
@@ -55,6 +58,7 @@ struct param {
 #define PARAMS(...) ((const struct param[]){ __VA_ARGS__, PARAM_LAST })
 #define PARAM_NEED_TEXT(name, min_, max_) { name, PARAM_TEXT, PARAM_REQUIRED, .min = (min_), .max = (max_) }
 #define PARAM_MAY_TEXT(name, min_, max_) { name, PARAM_TEXT, .min = (min_), .max = (max_) }
+#define PARAM_OWN(name, type) { name, type, PARAM_HIDDEN, .max = 0 }
 #define PARAM_CONVO PARAM_NEED_TEXT("convoId", 1, CONVO_SIZE_MAX)
 #define PARAM_DID(name) PARAM_NEED_TEXT(name, DID_SIZE_MIN, DID_SIZE_MAX)
 #define PARAM_DEVICE_ID { "deviceId", PARAM_DEVICE, .max = DEVICE_SIZE_MAX }
@@ -103,6 +107,8 @@ void param_read_text(struct param_reader *reader, struct span text, const char *
 void param_read_members(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
 void param_reader_fini(struct param_reader *reader);
+/* Return the index of the parameter of this name; -1: the table has none. */
+int param_find(const struct param *params, struct span name);
 /* Read the query in the manner of the REST services. Returns false after answering 400 or 503. */
 bool param_read_rest_query(struct http_request *request, const struct param *params,
     struct param_value ret_values[PARAMS_MAX]);

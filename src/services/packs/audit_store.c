@@ -29,14 +29,15 @@ void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct pac
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-/* The value behind the last parameter is for the answer. */
-enum { AUDIT_BEFORE, AUDIT_LIMIT, AUDIT_PACK, AUDIT_LAST, AUDIT_NEXT };
+/* The hidden value is for the answer. */
+enum { AUDIT_BEFORE, AUDIT_LIMIT, AUDIT_PACK, AUDIT_NEXT };
 static const struct param list_params[] = {
     [AUDIT_BEFORE] = { "before", PARAM_INT, .min = 1, .max = INT64_MAX, .fallback = INT64_MAX,
         .rule = PARAM_NUMBER_RULE },
     [AUDIT_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 1000, .fallback = 100,
         .rule = PARAM_NUMBER_RULE },
     [AUDIT_PACK] = { "pack", PARAM_TEXT, .is_valid = manifest_is_pack, .rule = PACK_NAME_RULE },
+    [AUDIT_NEXT] = PARAM_OWN("next", PARAM_INT),
     PARAM_LAST,
 };
 
@@ -58,16 +59,14 @@ static bool find_next(struct call_run *run)
 
 static const struct call call_list_audit = {
     .params = list_params,
-    .steps = CALL_STEPS({ STEP(list_audit_of, SQL_ROWS_ANY, ARG_PARAM(AUDIT_BEFORE),
-                              ARG_PARAM(AUDIT_LIMIT), ARG_PARAM(AUDIT_PACK)),
-        .when = has_pack, .otherwise = &list_audit }),
+    .steps = CALL_STEPS(
+        STEP(list_audit_of, "before limit pack", .when = has_pack, .otherwise = &list_audit)),
     .decide = find_next,
-    .fields = FIELDS({ "entries", FIELD_LIST,
-                         ROWS(0, { "id", FIELD_INT, .at = 0 }, { "actor", FIELD_TEXT, .at = 1 },
-                             { "action", FIELD_TEXT, .at = 2 }, { "pack", FIELD_TEXT, .at = 3 },
-                             { "version", FIELD_TEXT, .at = 4 }, { "release", FIELD_TEXT, .at = 5 },
-                             { "created_ms", FIELD_INT, .at = 6 }) },
-        { "before", FIELD_INT, FIELD_PARAM(AUDIT_NEXT), OPTIONAL }),
+    .fields =
+        FIELDS(LIST("entries", ROWS(0, INT_AT("id", 0), TEXT_AT("actor", 1), TEXT_AT("action", 2),
+                                   TEXT_AT("pack", 3), TEXT_AT("version", 4), TEXT_AT("release", 5),
+                                   INT_AT("created_ms", 6))),
+            { "before", FIELD_INT, FIELD_PARAM("next"), OPTIONAL }),
 };
 
 void api_list_audit(struct http_request *request)

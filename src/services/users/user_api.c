@@ -161,8 +161,8 @@ static void put_changes(
     json_put_end(writer);
 }
 
-/* DEVICE is read to be checked. The values behind LAST are for the answer. */
-enum { DEVICE, SINCE, CURSOR, EPOCH, LIMIT, LAST, NEXT, HAS_MORE, NEW_EPOCH };
+/* DEVICE is read to be checked. The hidden values are for the answer. */
+enum { DEVICE, SINCE, CURSOR, EPOCH, LIMIT, NEXT, HAS_MORE, NEW_EPOCH };
 
 /* A column of the first row; `fallback` without one. */
 static int64_t first_int(const struct call_run *run, uint32_t step, int64_t fallback)
@@ -195,15 +195,14 @@ static bool is_cursor_known(const struct call_run *run, int64_t seq)
 
 static bool pull_decide(struct call_run *run)
 {
-    static const struct refusal ahead = REFUSE(409, "CursorAhead",
-        "The server has not given out this cursor, or not in this epoch; pull again from 0, "
-        "then push.");
     int64_t seq = first_int(run, PULL_SEQ, 0), last = first_int(run, PULL_LAST_ROW, 0);
     uint32_t rows = call_rows(run, PULL_ROWS);
     int64_t next = rows == 0 ? seq : sql_row_int(run->unit, PULL_ROWS, rows - 1, ROW_SEQ);
 
     if (!is_cursor_known(run, seq)) /* the database is an older copy */
-        return call_refuse(run, &ahead);
+        return call_refuse(run, 409, "CursorAhead",
+            "The server has not given out this cursor, or not in this epoch; pull again from 0, "
+            "then push.");
     run->values[HAS_MORE].number = next < last;
     /* The numbers after the last row belong to rows that did not change. */
     run->values[NEXT].number = next < last ? next : seq;
@@ -223,63 +222,53 @@ static const struct call call_pull = {
         [SINCE] = { "since", PARAM_INT, .max = INT64_MAX },
         [CURSOR] = { "cursor", PARAM_INT, .max = INT64_MAX, .fallback = -1 },
         [EPOCH] = { "epoch", PARAM_TEXT, PARAM_OR_EMPTY, .max = USER_EPOCH_CHARS },
-        [LIMIT] = PARAM_LIMIT(USER_PULL_ITEMS_MAX, 1000)),
+        [LIMIT] = PARAM_LIMIT(USER_PULL_ITEMS_MAX, 1000), [NEXT] = PARAM_OWN("next", PARAM_INT),
+        [HAS_MORE] = PARAM_OWN("more", PARAM_INT), [NEW_EPOCH] = PARAM_OWN("newEpoch", PARAM_TEXT)),
     .unit = CALL_READS,
     .check = pull_check,
-    .steps = CALL_STEPS([PULL_SEQ] = { STEP(user_seq, SQL_ROWS_ANY, ARG_CALLER) },
-        [PULL_ROWS] = { STEP(user_pull, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(CURSOR),
-            ARG_PARAM(LIMIT), ARG_INT(USER_PULL_BYTES_MAX)) },
-        [PULL_LAST_ROW] = { STEP(user_last_row, SQL_ROWS_ANY, ARG_CALLER) },
-        [PULL_LAST_EPOCH] = { STEP(user_last_epoch, SQL_ROWS_ANY, ARG_CALLER) },
-        [PULL_EPOCH_END] = { STEP(user_epoch_end, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(EPOCH)) }),
+    .steps = CALL_STEPS([PULL_SEQ] = STEP(user_seq, "@caller"),
+        [PULL_ROWS] = STEP(user_pull, "@caller cursor limit #", WITH(USER_PULL_BYTES_MAX)),
+        [PULL_LAST_ROW] = STEP(user_last_row, "@caller"),
+        [PULL_LAST_EPOCH] = STEP(user_last_epoch, "@caller"),
+        [PULL_EPOCH_END] = STEP(user_epoch_end, "@caller epoch")),
     .count = user_count_read,
     .decide = pull_decide,
     .after = answered,
     .fields = FIELDS({ "changes", FIELD_PUT, .put = put_changes },
-        { "has_more", FIELD_BOOL, FIELD_PARAM(HAS_MORE) },
-        { "next_cursor", FIELD_INT, FIELD_PARAM(NEXT) },
-        { "epoch", FIELD_TEXT, FIELD_PARAM(NEW_EPOCH) },
+        { "has_more", FIELD_BOOL, FIELD_PARAM("more") },
+        { "next_cursor", FIELD_INT, FIELD_PARAM("next") },
+        { "epoch", FIELD_TEXT, FIELD_PARAM("newEpoch") },
         { "server_time", FIELD_INT, FIELD_NOW(0) }),
 };
 
 /* ---- for administrators ---------------------------------------------------------------------- */
 
-enum { ASKED_LIMIT, ASKED_USER };
-
 /* The user is a part of the path. */
 static bool asked_check(struct call_run *run)
 {
-    static const struct refusal unknown =
-        REFUSE(404, "UnknownUser", "There is no user of this name.");
     struct span user = http_path_part(run->request, "user");
 
-    run->values[ASKED_USER].text = user;
+    run->values[0].text = user;
     if (user.size == 0 || user.size > USER_ID_SIZE_MAX || memchr(user.at, '\0', user.size))
-        return call_refuse(run, &unknown);
+        return call_refuse(run, 404, "UnknownUser", "There is no user of this name.");
     return true;
 }
 
 static const char *const kept_choices[] = { "stored", "incoming", NULL };
 static const struct call call_conflicts = {
-    .params = (const struct param[]){ [ASKED_LIMIT] = { "limit", PARAM_INT, .min = 1, .max = 200,
-                                          .fallback = 50, .rule = PARAM_NUMBER_RULE },
-        PARAM_LAST },
+    .params = PARAMS(PARAM_OWN("user", PARAM_TEXT),
+        { "limit", PARAM_INT, .min = 1, .max = 200, .fallback = 50, .rule = PARAM_NUMBER_RULE }),
     .check = asked_check,
-    .steps = CALL_STEPS(
-        { STEP(user_conflicts, SQL_ROWS_ANY, ARG_WORD(ASKED_USER), ARG_PARAM(ASKED_LIMIT)) }),
+    .steps = CALL_STEPS(STEP(user_conflicts, "user limit")),
     .count = user_count_read,
     .after = answered,
-    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM(ASKED_USER) },
-        { "conflicts", FIELD_LIST,
-            ROWS(0, { "seq", FIELD_INT, .at = 0 },
-                { "list", FIELD_CHOICE, .at = 1, .choices = user_lists },
-                { "item", FIELD_TEXT, .at = 2 },
-                { "kept", FIELD_CHOICE, .at = 3, .choices = kept_choices },
-                { "lost", FIELD_OBJECT,
-                    .fields = FIELDS({ "device_id", FIELD_TEXT, .at = 4 },
-                        { "client_updated_at", FIELD_INT, .at = 5 },
-                        { "deleted", FIELD_BOOL, .at = 6 }, { "members", FIELD_TEXT, .at = 7 }) },
-                { "at", FIELD_INT, .at = 8 }) }),
+    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM("user") },
+        LIST(
+            "conflicts", ROWS(0, INT_AT("seq", 0), CHOICE_AT("list", 1, user_lists),
+                             TEXT_AT("item", 2), CHOICE_AT("kept", 3, kept_choices),
+                             OBJECT("lost", TEXT_AT("device_id", 4), INT_AT("client_updated_at", 5),
+                                 BOOL_AT("deleted", 6), TEXT_AT("members", 7)),
+                             INT_AT("at", 8)))),
 };
 
 /* One object per kind of row, named by it. */
@@ -299,24 +288,23 @@ static void put_kinds(
 }
 
 static const struct call call_status = {
+    .params = PARAMS(PARAM_OWN("user", PARAM_TEXT)),
     .check = asked_check,
-    .steps = CALL_STEPS(
-        { STEP(user_seq, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)),
-            .missing = REFUSE(404, "UnknownUser", "This user has not pushed anything.") },
-        { STEP(user_count_kinds, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)) },
-        { STEP(user_devices, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)) },
-        { STEP(user_count_conflicts, SQL_ROWS_ANY, ARG_WORD(ASKED_USER)) }),
+    .steps =
+        CALL_STEPS(STEP(user_seq, "user",
+                       .missing = REFUSE(404, "UnknownUser", "This user has not pushed anything.")),
+            STEP(user_count_kinds, "user"), STEP(user_devices, "user"),
+            STEP(user_count_conflicts, "user")),
     .count = user_count_read,
     .after = answered,
-    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM(ASKED_USER) },
-        { "seq", FIELD_INT, COLUMN(0, 0) }, { "conflicts", FIELD_INT, COLUMN(3, 0) },
+    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM("user") }, INT_OF("seq", 0, 0),
+        INT_OF("conflicts", 3, 0),
         { "rows", FIELD_PUT, .put = put_kinds,
-            ROWS(1, { "kind", FIELD_INT, .at = 0 }, { "count", FIELD_INT, .at = 1 },
-                { "deleted", FIELD_INT, .at = 2 }, { "changed_at", FIELD_INT, .at = 3 }) },
-        { "devices", FIELD_LIST,
-            ROWS(2, { "device_id", FIELD_TEXT, .at = 0 }, { "device_os", FIELD_TEXT, .at = 1 },
-                { "device_model", FIELD_TEXT, .at = 2 }, { "app_version", FIELD_TEXT, .at = 3 },
-                { "pushed_at", FIELD_INT, .at = 4 }) }),
+            ROWS(1, INT_AT("kind", 0), INT_AT("count", 1), INT_AT("deleted", 2),
+                INT_AT("changed_at", 3)) },
+        LIST("devices",
+            ROWS(2, TEXT_AT("device_id", 0), TEXT_AT("device_os", 1), TEXT_AT("device_model", 2),
+                TEXT_AT("app_version", 3), INT_AT("pushed_at", 4)))),
 };
 
 /* ---- the tables ------------------------------------------------------------------------------ */

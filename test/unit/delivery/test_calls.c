@@ -52,6 +52,8 @@ static void put_params(struct json_writer *writer, const struct param *params)
     for (size_t i = 0; params != NULL && params[i].type != PARAM_END; i++) {
         const struct param *param = &params[i];
 
+        if ((param->flags & PARAM_HIDDEN) != 0)
+            continue;
         CHECK(i < PARAMS_MAX && param->name != NULL);
         CHECK((param->type == PARAM_CHOICE) == (param->choices != NULL));
         for (size_t other = 0; other < i; other++)
@@ -96,6 +98,20 @@ static void put_fields(struct json_writer *writer, const struct field *fields, b
     }
 }
 
+/* A word without a mark is a parameter of the call. */
+static void check_words(const struct call *call, const char *args)
+{
+    struct span words = span_of(args == NULL ? "@null" : args), word, name;
+
+    while (span_cut(&words, ' ', &word)) {
+        CHECK(word.size > 0);
+        if (strchr("@#'", word.at[0]) == NULL) {
+            CHECK(span_cut(&word, '.', &name));
+            CHECK(param_find(call->params, name) >= 0);
+        }
+    }
+}
+
 static void check_steps(const struct call *call)
 {
     for (size_t i = 0; call->steps[i].statement != NULL || call->steps[i].add != NULL; i++) {
@@ -104,6 +120,8 @@ static void check_steps(const struct call *call)
             &step->missing };
 
         CHECK(i < CALL_STEPS_MAX);
+        check_words(call, step->args);
+        CHECK(step->each == NULL || param_find(call->params, span_of(step->each)) >= 0);
         for (size_t j = 0; j < 3; j++) {
             size_t size = refusals[j]->status == 0 ? 0 : strlen(refusals[j]->text);
 

@@ -15,37 +15,29 @@ enum { ADDITION_ID_SIZE_MAX = DID_SIZE_MAX + 1 + DEVICE_SIZE_MAX + 1 + CONVO_SIZ
 
 static const char *const addition_kinds[] = { "newDevice", "reissueWelcome", NULL };
 static const char *const addition_states[] = { "pending", "in_progress", NULL };
-enum { LIST_LIMIT, LIST_CONVO };
 
 const struct call call_get_pending_device_additions = {
-    .params = PARAMS([LIST_LIMIT] = PARAM_LIMIT(100, 50), [LIST_CONVO] = { "convoId", PARAM_TEXT,
-                                                              PARAM_OR_EMPTY, .max = 0 }),
-    .steps = CALL_STEPS({ STEP(addition_list, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(LIST_CONVO),
-        ARG_PARAM(LIST_LIMIT), ARG_NOW_MS(0)) }),
-    .fields = FIELDS({ "pendingAdditions", FIELD_LIST,
-        ROWS(0, { "id", FIELD_TEXT, .at = 0 }, { "convoId", FIELD_TEXT, .at = 1 },
-            { "userDid", FIELD_TEXT, .at = 2 }, { "deviceId", FIELD_TEXT, .at = 3 },
-            { "mlsDid", FIELD_TEXT, .at = 4 }, { "deviceName", FIELD_TEXT, .at = 5, OPTIONAL },
-            { "kind", FIELD_CHOICE, .at = 6, .choices = addition_kinds },
-            { "status", FIELD_CHOICE, .at = 7, .choices = addition_states },
-            { "claimedBy", FIELD_TEXT, .at = 8, OPTIONAL },
-            { "claimExpiresAt", FIELD_TIME_MS, .at = 9, OPTIONAL },
-            { "reason", FIELD_TEXT, .at = 10, OPTIONAL },
-            { "createdAt", FIELD_TIME_MS, .at = 11 }) }),
+    .params = PARAMS(PARAM_LIMIT(100, 50), { "convoId", PARAM_TEXT, PARAM_OR_EMPTY, .max = 0 }),
+    .steps = CALL_STEPS(STEP(addition_list, "@caller convoId limit @now")),
+    .fields = FIELDS(LIST("pendingAdditions",
+        ROWS(0, TEXT_AT("id", 0), TEXT_AT("convoId", 1), TEXT_AT("userDid", 2),
+            TEXT_AT("deviceId", 3), TEXT_AT("mlsDid", 4), TEXT_AT("deviceName", 5, OPTIONAL),
+            CHOICE_AT("kind", 6, addition_kinds), CHOICE_AT("status", 7, addition_states),
+            TEXT_AT("claimedBy", 8, OPTIONAL), TIME_AT("claimExpiresAt", 9, OPTIONAL),
+            TEXT_AT("reason", 10, OPTIONAL), TIME_AT("createdAt", 11)))),
 };
 
 /* ---- claim: two units, since the conversation's suite decides which package is good ---------- */
 
-/* The first unit finds the values behind the last parameter. */
-enum { CLAIM_ADDITION, CLAIM_DID = 2, CLAIM_DEVICE, CLAIM_CONVO, CLAIM_SUITE, CLAIM_UNTIL_S };
+/* The first unit finds the hidden values, in the order of its columns. */
 static const struct param claim_params[] = {
-    [CLAIM_ADDITION] = PARAM_NEED_TEXT("pendingAdditionId", 1, ADDITION_ID_SIZE_MAX),
+    PARAM_NEED_TEXT("pendingAdditionId", 1, ADDITION_ID_SIZE_MAX),
+    PARAM_OWN("userDid", PARAM_TEXT),
+    PARAM_OWN("deviceId", PARAM_TEXT),
+    PARAM_OWN("convoId", PARAM_TEXT),
+    PARAM_OWN("suite", PARAM_INT),
+    PARAM_OWN("until", PARAM_INT),
     PARAM_LAST,
-    [CLAIM_DID] = { .type = PARAM_TEXT },
-    [CLAIM_DEVICE] = { .type = PARAM_TEXT },
-    [CLAIM_CONVO] = { .type = PARAM_TEXT },
-    [CLAIM_SUITE] = { .type = PARAM_INT },
-    [CLAIM_UNTIL_S] = { .type = PARAM_INT },
 };
 
 static bool is_claimed(const struct call_run *run)
@@ -55,10 +47,9 @@ static bool is_claimed(const struct call_run *run)
 
 static bool addition_claimed(struct call_run *run)
 {
-    static const struct refusal none = REFUSE(404, "KeyPackageNotFound",
-        "The device has no key package left; it must publish some first.");
-
-    return !is_claimed(run) || call_rows(run, 1) > 0 || call_refuse(run, &none);
+    return !is_claimed(run) || call_rows(run, 1) > 0 ||
+           call_refuse(run, 404, "KeyPackageNotFound",
+               "The device has no key package left; it must publish some first.");
 }
 
 /* The members of an addition that the caller has claimed. */
@@ -71,53 +62,45 @@ static void put_claim(
 
 static const struct field claim_fields[] = {
     { "claimed", FIELD_BOOL, FIELD_CHANGED(0) },
-    { "convoId", FIELD_TEXT, FIELD_PARAM(CLAIM_CONVO) },
+    { "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
     { NULL, FIELD_PUT, OPTIONAL, .put = put_claim,
-        .fields = FIELDS({ "userDid", FIELD_TEXT, FIELD_PARAM(CLAIM_DID) },
-            { "deviceId", FIELD_TEXT, FIELD_PARAM(CLAIM_DEVICE) },
-            { "mlsDid", FIELD_TEXT, COLUMN(1, 3) },
+        .fields = FIELDS({ "userDid", FIELD_TEXT, FIELD_PARAM("userDid") },
+            { "deviceId", FIELD_TEXT, FIELD_PARAM("deviceId") }, TEXT_OF("mlsDid", 1, 3),
             { "claimExpiresAt", FIELD_TIME_MS, FIELD_NOW(DEVICE_CLAIM_MS) },
-            { "keyPackage", FIELD_OBJECT,
-                .fields = FIELDS({ "did", FIELD_TEXT, FIELD_PARAM(CLAIM_DID) },
-                    { "keyPackage", FIELD_BASE64, COLUMN(1, 1) },
-                    { "keyPackageHash", FIELD_HEX, COLUMN(1, 0) },
-                    { "cipherSuite", FIELD_SUITE, FIELD_PARAM(CLAIM_SUITE) }) }) },
+            OBJECT("keyPackage", { "did", FIELD_TEXT, FIELD_PARAM("userDid") },
+                { "keyPackage", FIELD_BASE64, COLUMN(1, 1) },
+                { "keyPackageHash", FIELD_HEX, COLUMN(1, 0) },
+                { "cipherSuite", FIELD_SUITE, FIELD_PARAM("suite") })) },
     FIELD_LAST,
 };
 
 static const struct call claim_found = {
     .params = claim_params,
     .key = PACKAGE_CLAIMS_KEY,
-    .steps = CALL_STEPS({ STEP(addition_claim, SQL_ROWS_ANY, ARG_PARAM(CLAIM_ADDITION), ARG_CALLER,
-                            ARG_NOW_MS(0), ARG_NOW_MS(DEVICE_CLAIM_MS)) },
-        { STEP(package_lease, SQL_ROWS_ANY, ARG_PARAM(CLAIM_DID), ARG_PARAM(CLAIM_DEVICE),
-            ARG_PARAM(CLAIM_SUITE), ARG_CALLER, ARG_NOW_S(0), ARG_PARAM(CLAIM_UNTIL_S),
-            ARG_PARAM(CLAIM_ADDITION), ARG_NOW_MS(0)) },
-        { STEP(addition_unclaim, SQL_ROWS_ANY, ARG_PARAM(CLAIM_ADDITION), ARG_CALLER,
-            ARG_PARAM(CLAIM_SUITE), ARG_NOW_S(0)) }),
+    .steps = CALL_STEPS(
+        STEP(addition_claim, "pendingAdditionId @caller @now @now+#", WITH(DEVICE_CLAIM_MS)),
+        STEP(package_lease, "userDid deviceId suite @caller @now_s until pendingAdditionId @now"),
+        STEP(addition_unclaim, "pendingAdditionId @caller suite @now_s")),
     .decide = addition_claimed,
     .fields = claim_fields,
 };
 
 static bool addition_found(struct call_run *run)
 {
-    static const struct refusal completed =
-        REFUSE(409, "AlreadyCompleted", "Another member has added this device.");
-    uint32_t step = call_step(run, 0);
-    const struct mls_suite *suite = mls_suite_named(sql_row_bytes(run->unit, step, 0, 3));
+    const struct mls_suite *suite = mls_suite_named(call_bytes(run, 0, 3));
 
     tr_assert(call_rows(run, 0) > 0);
-    if (sql_row_int(run->unit, step, 0, 4) == ADDITION_COMPLETED)
-        return call_refuse(run, &completed);
+    if (call_int(run, 0, 4) == ADDITION_COMPLETED)
+        return call_refuse(run, 409, "AlreadyCompleted", "Another member has added this device.");
     for (uint32_t i = 0; i < 3; i++) {
-        struct param_value *value = &run->values[CLAIM_DID + i];
+        struct param_value *value = &run->values[1 + i];
 
-        value->text = call_keep(run, sql_row_bytes(run->unit, step, 0, i));
+        value->text = call_keep(run, call_bytes(run, 0, i));
         if (value->text.at == NULL)
             return call_refuse_memory(run);
     }
-    run->values[CLAIM_SUITE].number = suite == NULL ? 0 : suite->id;
-    run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;
+    call_value(run, "suite")->number = suite == NULL ? 0 : suite->id;
+    call_value(run, "until")->number = run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;
     call_next(run, &claim_found);
     return false;
 }
@@ -125,8 +108,7 @@ static bool addition_found(struct call_run *run)
 const struct call call_claim_pending_device_addition = {
     .params = claim_params,
     .unit = CALL_READS,
-    .steps = CALL_STEPS({ STEP(addition_find, SQL_ROWS_ANY, ARG_PARAM(CLAIM_ADDITION), ARG_CALLER),
-        .missing = NO_ADDITION }),
+    .steps = CALL_STEPS(STEP(addition_find, "pendingAdditionId @caller", .missing = NO_ADDITION)),
     .decide = addition_found,
     .fields = claim_fields,
 };
@@ -135,19 +117,16 @@ const struct call call_claim_pending_device_addition = {
 
 static bool addition_completed(struct call_run *run)
 {
-    static const struct refusal expired = REFUSE(409, "ClaimExpired",
-        "You have not claimed this addition, or more than a minute ago; claim it again.");
-
-    return sql_row_int(run->unit, call_step(run, 1), 0, 4) == ADDITION_COMPLETED ||
-           call_refuse(run, &expired);
+    return call_int(run, 1, 4) == ADDITION_COMPLETED ||
+           call_refuse(run, 409, "ClaimExpired",
+               "You have not claimed this addition, or more than a minute ago; claim it again.");
 }
 
 const struct call call_complete_pending_device_addition = {
     .params = claim_params,
     .key = PACKAGE_CLAIMS_KEY,
-    .steps = CALL_STEPS(
-        { STEP(addition_complete, SQL_ROWS_ANY, ARG_PARAM(0), ARG_CALLER, ARG_NOW_MS(0)) },
-        { STEP(addition_find, SQL_ROWS_ANY, ARG_PARAM(0), ARG_CALLER), .missing = NO_ADDITION }),
+    .steps = CALL_STEPS(STEP(addition_complete, "pendingAdditionId @caller @now"),
+        STEP(addition_find, "pendingAdditionId @caller", .missing = NO_ADDITION)),
     .decide = addition_completed,
     .fields = SUCCESS,
 };

@@ -14,12 +14,15 @@ static inline struct delivery *call_delivery(const struct call_run *run)
     return http_service(run->request);
 }
 
+/* clang-format off */
 /* A field with a cipher suite's number, shown as its registered name. */
 #define FIELD_SUITE FIELD_NAMED, .name_of = mls_suite_name
-/* clang-format off */
-/* The caller did `action` in a conversation (an argument) to an account (an argument). */
+#define SUITE_AT(name_, column) { name_, FIELD_SUITE, .at = (column) }
+/* The caller did `action` in a conversation (a word) to an account (a word). */
 #define AUDIT(action, convo, target)                                                               \
-    { STEP(audit_put, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT(action), convo, target, ARG_NOW_MS(0)) }
+    STEP_ROWS(1, audit_put, "@random_id @caller '" action "' " convo " " target " @now")
+/* The role that the caller needs in the conversation of the first parameter. */
+#define IN_CONVO(role_) .role_of = &role_in_convo, .role = (role_)
 /* clang-format on */
 
 #define REFUSE_NO_CONVO REFUSE(404, "ConvoNotFound", "There is no such conversation.")

@@ -8,15 +8,15 @@ enum { MEMBERS_MAX = 100 };
 enum { STEP_CONVOS, STEP_MEMBERS };
 
 static const struct field member_fields[] = {
-    { "did", FIELD_TEXT, .at = 1 },
-    { "userDid", FIELD_TEXT, .at = 1 },
-    { "joinedAt", FIELD_TIME_MS, .at = 2 },
-    { "isAdmin", FIELD_BOOL, .at = 3 },
-    { "isModerator", FIELD_BOOL, .at = 4 },
+    TEXT_AT("did", 1),
+    TEXT_AT("userDid", 1),
+    TIME_AT("joinedAt", 2),
+    BOOL_AT("isAdmin", 3),
+    BOOL_AT("isModerator", 4),
     FIELD_LAST,
 };
-static const struct field member_list = { "members", FIELD_LIST, .step = STEP_MEMBERS,
-    .fields = member_fields };
+static const struct field member_list =
+    LIST("members", .step = STEP_MEMBERS, .fields = member_fields);
 
 /* Write the members of a conversation. Both steps are in the same order, so the rows go on where the
  * conversation before ended: run->next. */
@@ -46,22 +46,17 @@ static void put_members(
 
 const struct call call_get_convos = {
     .params = PARAMS(PARAM_LIMIT(100, 50), PARAM_CURSOR),
-    .steps = CALL_STEPS([STEP_CONVOS] = { STEP(
-                            convo_list, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(1), ARG_PARAM(0)) },
-        [STEP_MEMBERS] = { STEP(convo_list_members, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(1),
-            ARG_PARAM(0), ARG_INT(MEMBERS_MAX)) }),
+    .steps = CALL_STEPS([STEP_CONVOS] = STEP(convo_list, "@caller cursor limit"),
+        [STEP_MEMBERS] = STEP(convo_list_members, "@caller cursor limit #", WITH(MEMBERS_MAX))),
     .fields =
-        FIELDS({ "conversations", FIELD_LIST,
-                   ROWS(STEP_CONVOS, { "id", FIELD_TEXT, .at = 0 },
-                       { "groupId", FIELD_TEXT, .at = 8 }, { "creator", FIELD_TEXT, .at = 1 },
+        FIELDS(LIST("conversations",
+                   ROWS(STEP_CONVOS, TEXT_AT("id", 0), TEXT_AT("groupId", 8), TEXT_AT("creator", 1),
                        { NULL, FIELD_PUT, .put = put_members,
-                           .fields = FIELDS({ "members", FIELD_LIST, .fields = member_fields },
-                               { "memberCount", FIELD_INT, .at = 5 }) },
-                       { "epoch", FIELD_INT, .at = 2 }, { "cipherSuite", FIELD_TEXT, .at = 3 },
-                       { "createdAt", FIELD_TIME_MS, .at = 4 },
-                       { "lastMessageAt", FIELD_TIME_MS, .at = 5 },
-                       { "metadata", FIELD_OBJECT,
-                           .fields = FIELDS({ "name", FIELD_TEXT, .at = 6, OPTIONAL },
-                               { "description", FIELD_TEXT, .at = 7, OPTIONAL }) }) },
+                           .fields = FIELDS(LIST("members", .fields = member_fields),
+                               INT_AT("memberCount", 5)) },
+                       INT_AT("epoch", 2), TEXT_AT("cipherSuite", 3), TIME_AT("createdAt", 4),
+                       TIME_AT("lastMessageAt", 5),
+                       OBJECT("metadata", TEXT_AT("name", 6, OPTIONAL),
+                           TEXT_AT("description", 7, OPTIONAL)))),
             { "cursor", FIELD_TEXT, LAST_ROW(STEP_CONVOS, 0), OPTIONAL }),
 };

@@ -11,34 +11,24 @@
 
 /* ---- register ------------------------------------------------------------------------------- */
 
-enum { REGISTER_NAME, REGISTER_DEVICE, REGISTER_KEY, REGISTER_PACKAGES };
 enum { STEP_PUT, STEP_KEY, STEP_ADDITIONS, STEP_WELCOMES };
 enum { TOLD_MAX = 1000, SIGNATURE_KEY_MAX = 133 }; /* conversations that hear of a new device */
 
-static void device_checked(struct http_request *request, const struct tr_event *event)
-{
-    const struct package_batch *batch = package_batch_take(request, event);
-
-    call_start(batch->run, batch->run->call);
-}
-
 static bool check_registration(struct call_run *run)
 {
-    if (!run->values[REGISTER_DEVICE].is_given) /* a device without a name is given one */
-        run->values[REGISTER_DEVICE].text = call_id(run);
-    return package_check_list(run, REGISTER_PACKAGES, call_text(run, REGISTER_DEVICE),
-        call_text(run, REGISTER_KEY), device_checked);
+    if (!call_has(run, "deviceUUID")) /* a device without a name is given one */
+        call_value(run, "deviceUUID")->text = call_id(run);
+    return package_check_all(
+        run, call_text(run, "deviceUUID"), call_text(run, "signaturePublicKey"), NULL);
 }
 
 static bool device_stored(struct call_run *run)
 {
-    static const struct refusal mismatch = REFUSE(409, "DeviceKeyMismatch",
-        "This device is registered with another key; delete the device first.");
-
     (void)package_all_stored(run);
     return span_equal(sql_row_bytes(run->unit, call_step(run, STEP_KEY), 0, 0),
-               call_text(run, REGISTER_KEY)) ||
-           call_refuse(run, &mismatch);
+               call_text(run, "signaturePublicKey")) ||
+           call_refuse(run, 409, "DeviceKeyMismatch",
+               "This device is registered with another key; delete the device first.");
 }
 
 static void tell_new_device(struct call_run *run)
@@ -48,7 +38,7 @@ static void tell_new_device(struct call_run *run)
             sql_row_bytes(run->unit, call_step(run, STEP_ADDITIONS), row, 0),
             &(struct delivery_event){ .kind = DELIVERY_NEW_DEVICE,
                 .did = run->caller,
-                .device = call_text(run, REGISTER_DEVICE) });
+                .device = call_text(run, "deviceUUID") });
 }
 
 /* A server without secrets joins no device to a group: the list is always empty. */
@@ -61,81 +51,66 @@ static void put_no_convos(
 }
 
 const struct call call_register_device = {
-    .params = PARAMS([REGISTER_NAME] = PARAM_NEED_TEXT("deviceName", 1, 128),
-        [REGISTER_DEVICE] = { "deviceUUID", PARAM_DEVICE, .max = DEVICE_SIZE_MAX },
-        [REGISTER_KEY] = { "signaturePublicKey", PARAM_BYTES, PARAM_REQUIRED,
-            .max = SIGNATURE_KEY_MAX },
-        [REGISTER_PACKAGES] = { "keyPackages", PARAM_JSON, PARAM_REQUIRED, .min = 0,
-            .max = DEVICE_PACKAGES_MAX }),
+    .params = PARAMS(PARAM_NEED_TEXT("deviceName", 1, 128),
+        { "deviceUUID", PARAM_DEVICE, .max = DEVICE_SIZE_MAX },
+        { "signaturePublicKey", PARAM_BYTES, PARAM_REQUIRED, .max = SIGNATURE_KEY_MAX },
+        { "keyPackages", PARAM_JSON, PARAM_REQUIRED, .min = 0, .max = DEVICE_PACKAGES_MAX }),
     .check = check_registration,
-    .steps = CALL_STEPS([STEP_PUT] = { STEP(device_put, SQL_ROWS_ANY, ARG_CALLER,
-                            ARG_PARAM(REGISTER_DEVICE), ARG_PARAM(REGISTER_NAME),
-                            ARG_PARAM(REGISTER_KEY), ARG_NOW_MS(0), ARG_INT(DEVICES_MAX)) },
-        [STEP_KEY] = { STEP(device_get_key, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(REGISTER_DEVICE)),
+    .steps = CALL_STEPS([STEP_PUT] = STEP(device_put,
+                            "@caller deviceUUID deviceName signaturePublicKey @now #",
+                            WITH(DEVICES_MAX)),
+        [STEP_KEY] = STEP(device_get_key, "@caller deviceUUID",
             .missing = REFUSE(400, "TooManyDevices",
-                "This account has 20 devices, which is the most; delete one first.") },
-        [STEP_ADDITIONS] = { STEP(device_put_additions, SQL_ROWS_ANY, ARG_CALLER,
-            ARG_PARAM(REGISTER_DEVICE), ARG_NOW_MS(0)) },
-        [STEP_WELCOMES] = { STEP(
-            welcome_list_waiting, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(REGISTER_DEVICE)) },
-        { .add = package_add_registered }),
+                "This account has 20 devices, which is the most; delete one first.")),
+        [STEP_ADDITIONS] = STEP(device_put_additions, "@caller deviceUUID @now"),
+        [STEP_WELCOMES] = STEP(welcome_list_waiting, "@caller deviceUUID"), { .add = package_add }),
     .decide = device_stored,
     .after = tell_new_device,
-    .fields = FIELDS({ "deviceId", FIELD_TEXT, FIELD_PARAM(REGISTER_DEVICE) },
-        { "mlsDid", FIELD_TEXT, COLUMN(STEP_KEY, 1) },
+    .fields = FIELDS({ "deviceId", FIELD_TEXT, FIELD_PARAM("deviceUUID") },
+        TEXT_OF("mlsDid", STEP_KEY, 1),
         { "autoJoinedConvos", FIELD_PUT, .put = put_no_convos,
-            .fields = FIELDS({ "autoJoinedConvos", FIELD_LIST,
-                .fields = FIELDS({ NULL, FIELD_TEXT, .at = 0 }) }) },
-        { "pendingConvos", FIELD_LIST, ROWS(STEP_ADDITIONS, { NULL, FIELD_TEXT, .at = 0 }) },
-        { "welcomeMessages", FIELD_LIST,
-            ROWS(STEP_WELCOMES, { "convoId", FIELD_TEXT, .at = 0 },
-                { "welcome", FIELD_BASE64, .at = 1 }) },
+            .fields = FIELDS(LIST("autoJoinedConvos", .fields = FIELDS(TEXT_AT(NULL, 0)))) },
+        LIST("pendingConvos", ROWS(STEP_ADDITIONS, TEXT_AT(NULL, 0))),
+        LIST(
+            "welcomeMessages", ROWS(STEP_WELCOMES, TEXT_AT("convoId", 0), BASE64_AT("welcome", 1))),
         PACKAGE_ERRORS),
 };
 
 /* ---- list, delete --------------------------------------------------------------------------- */
 
 const struct call call_list_devices = {
-    .steps = CALL_STEPS({ STEP(device_list, SQL_ROWS_ANY, ARG_CALLER, ARG_NOW_S(0)) }),
-    .fields = FIELDS({ "devices", FIELD_LIST,
-        ROWS(0, { "deviceId", FIELD_TEXT, .at = 0 }, { "deviceName", FIELD_TEXT, .at = 1 },
-            { "mlsDid", FIELD_TEXT, .at = 2 }, { "signaturePublicKey", FIELD_BASE64, .at = 3 },
-            { "registeredAt", FIELD_TIME_MS, .at = 4 },
-            { "keyPackageCount", FIELD_INT, .at = 5 }) }),
+    .steps = CALL_STEPS(STEP(device_list, "@caller @now_s")),
+    .fields =
+        FIELDS(LIST("devices", ROWS(0, TEXT_AT("deviceId", 0), TEXT_AT("deviceName", 1),
+                                   TEXT_AT("mlsDid", 2), BASE64_AT("signaturePublicKey", 3),
+                                   TIME_AT("registeredAt", 4), INT_AT("keyPackageCount", 5)))),
 };
 
 const struct call call_delete_device = {
     .params = PARAMS(PARAM_OWN_DEVICE),
-    .steps = CALL_STEPS({ STEP(device_delete, 1, ARG_CALLER, ARG_PARAM(0)), .refusal = NO_DEVICE },
-        { STEP(device_delete_packages, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0)) },
-        { STEP(device_delete_additions, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0)) },
-        { STEP(device_delete_push_token, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0)) },
-        { STEP(device_end_welcomes, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0), ARG_NOW_MS(0)) }),
+    .steps = CALL_STEPS(STEP_ROWS(1, device_delete, "@caller deviceId", .refusal = NO_DEVICE),
+        STEP(device_delete_packages, "@caller deviceId"),
+        STEP(device_delete_additions, "@caller deviceId"),
+        STEP(device_delete_push_token, "@caller deviceId"),
+        STEP(device_end_welcomes, "@caller deviceId @now")),
     .fields = FIELDS({ "deleted", FIELD_BOOL, FIELD_NUMBER(1) },
         { "keyPackagesDeleted", FIELD_INT, FIELD_CHANGED(1) }),
 };
 
 /* ---- is everything as it should be? --------------------------------------------------------- */
 
-enum { EXPECTED_DEVICE, EXPECTED_LIMIT, EXPECTED_CURSOR };
-
 const struct call call_get_expected_conversations = {
-    .params = PARAMS([EXPECTED_DEVICE] = PARAM_DEVICE_ID,
-        [EXPECTED_LIMIT] = PARAM_LIMIT(EXPECTED_MAX, 100), [EXPECTED_CURSOR] = PARAM_CURSOR),
-    .steps = CALL_STEPS({ STEP(device_list_expected, SQL_ROWS_ANY, ARG_CALLER,
-        ARG_PARAM(EXPECTED_DEVICE), ARG_PARAM(EXPECTED_CURSOR), ARG_PARAM(EXPECTED_LIMIT)) }),
-    .fields = FIELDS(
-        { "conversations", FIELD_LIST,
-            ROWS(0, { "convoId", FIELD_TEXT, .at = EXPECTED_CONVO },
-                { "name", FIELD_TEXT, .at = 1, OPTIONAL }, { "epoch", FIELD_INT, .at = 2 },
-                { "lastActivity", FIELD_TIME_MS, .at = 3 }, { "joinedAt", FIELD_TIME_MS, .at = 4 },
-                { "memberCount", FIELD_INT, .at = 5 },
-                { "shouldBeInGroup", FIELD_BOOL, FIELD_NUMBER(1) },
-                { "deviceInGroup", FIELD_BOOL, .at = EXPECTED_IS_IN },
-                { "pendingAddition", FIELD_BOOL, .at = 6 },
-                { "welcomeWaiting", FIELD_BOOL, .at = EXPECTED_WAITING },
-                { "needsRejoin", FIELD_BOOL, .at = EXPECTED_FAILED }) },
-        { "cursor", FIELD_TEXT, LAST_ROW(0, EXPECTED_CONVO), OPTIONAL }),
+    .params = PARAMS(PARAM_DEVICE_ID, PARAM_LIMIT(EXPECTED_MAX, 100), PARAM_CURSOR),
+    .steps = CALL_STEPS(STEP(device_list_expected, "@caller deviceId cursor limit")),
+    .fields =
+        FIELDS(LIST("conversations",
+                   ROWS(0, TEXT_AT("convoId", EXPECTED_CONVO), TEXT_AT("name", 1, OPTIONAL),
+                       INT_AT("epoch", 2), TIME_AT("lastActivity", 3), TIME_AT("joinedAt", 4),
+                       INT_AT("memberCount", 5), { "shouldBeInGroup", FIELD_BOOL, FIELD_NUMBER(1) },
+                       BOOL_AT("deviceInGroup", EXPECTED_IS_IN), BOOL_AT("pendingAddition", 6),
+                       BOOL_AT("welcomeWaiting", EXPECTED_WAITING),
+                       BOOL_AT("needsRejoin", EXPECTED_FAILED))),
+            { "cursor", FIELD_TEXT, LAST_ROW(0, EXPECTED_CONVO), OPTIONAL }),
 };
 
 /* Sentences for the person who runs the client, and calls that would help. */
@@ -190,21 +165,17 @@ static void put_device_state(
 
 #define TEXTS(name)                                                                                \
     {                                                                                              \
-        name, FIELD_LIST, .fields = FIELDS({ NULL, FIELD_TEXT, .at = 0 })                          \
+        name, FIELD_LIST, .fields = FIELDS(TEXT_AT(NULL, 0))                                       \
     }
 
 const struct call call_validate_device_state = {
     .params = PARAMS(PARAM_OWN_DEVICE),
-    .steps = CALL_STEPS({ STEP(device_list_expected, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0),
-                            ARG_TEXT(""), ARG_INT(EXPECTED_MAX)) },
-        { STEP(device_count_packages, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)),
-            .missing = NO_DEVICE }),
+    .steps = CALL_STEPS(STEP(device_list_expected, "@caller deviceId '' #", WITH(EXPECTED_MAX)),
+        STEP(device_count_packages, "@caller deviceId @now_s", .missing = NO_DEVICE)),
     .fields = FIELDS({ NULL, FIELD_PUT, .put = put_device_state,
-        .fields = FIELDS(TEXTS("pendingRejoinConvos"), { "expectedConvoCount", FIELD_INT, .at = 0 },
-            { "actualConvoCount", FIELD_INT, .at = 0 }, TEXTS("issues"), TEXTS("recommendations"),
-            { "isValid", FIELD_BOOL, .at = 0 },
-            { "keyPackageInventory", FIELD_OBJECT,
-                .fields =
-                    FIELDS({ "available", FIELD_INT, .at = 0 }, { "target", FIELD_INT, .at = 0 },
-                        { "needsReplenishment", FIELD_BOOL, .at = 0 }) }) }),
+        .fields = FIELDS(TEXTS("pendingRejoinConvos"), INT_AT("expectedConvoCount", 0),
+            INT_AT("actualConvoCount", 0), TEXTS("issues"), TEXTS("recommendations"),
+            BOOL_AT("isValid", 0),
+            OBJECT("keyPackageInventory", INT_AT("available", 0), INT_AT("target", 0),
+                BOOL_AT("needsReplenishment", 0))) }),
 };

@@ -20,13 +20,13 @@ enum { STEP_CONVO, STEP_MEMBER, STEP_COMMITS };
 static int64_t convo_int(const struct call_run *run, uint32_t column)
 {
     tr_assert(call_rows(run, STEP_CONVO) > 0);
-    return sql_row_int(run->unit, call_step(run, STEP_CONVO), 0, column);
+    return call_int(run, STEP_CONVO, column);
 }
 
 static bool is_caller_in(const struct call_run *run)
 {
     tr_assert(call_rows(run, STEP_MEMBER) > 0);
-    return sql_row_int(run->unit, call_step(run, STEP_MEMBER), 0, 1) == 1;
+    return call_int(run, STEP_MEMBER, 1) == 1;
 }
 
 /* The epoch of the oldest commit that is kept. */
@@ -54,8 +54,7 @@ static bool refuse_compacted(struct call_run *run)
 {
     int64_t kept_from = convo_int(run, 2);
     bool is_in = is_caller_in(run);
-    bool may_resume =
-        is_in || kept_from <= sql_row_int(run->unit, call_step(run, STEP_MEMBER), 0, 2);
+    bool may_resume = is_in || kept_from <= call_int(run, STEP_MEMBER, 2);
     struct buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
@@ -74,35 +73,26 @@ static bool refuse_compacted(struct call_run *run)
     return respond_history(run, 410, &answer);
 }
 
-#define FIND_CONVO(convo)                                                                          \
-    [STEP_CONVO] = { STEP(log_find_convo, SQL_ROWS_ANY, ARG_PARAM(convo)),                         \
-        .missing = REFUSE_NO_CONVO }
-#define FIND_MEMBER(convo, since)                                                                  \
-    [STEP_MEMBER] = { STEP(log_find_member, SQL_ROWS_ANY, ARG_PARAM(convo), ARG_CALLER, since),    \
-        .missing = REFUSE_STRANGER }
+#define FIND_CONVO [STEP_CONVO] = STEP(log_find_convo, "convoId", .missing = REFUSE_NO_CONVO)
+#define FIND_MEMBER(...)                                                                           \
+    [STEP_MEMBER] =                                                                                \
+        STEP(log_find_member, "convoId @caller " __VA_ARGS__, .missing = REFUSE_STRANGER)
 
 /* ---- getMessages ---------------------------------------------------------------------------- */
 
-/* Behind the last parameter: the newest or the only kind, rows to read, bytes that a row may have,
- * and the seq of a row that comes whatever its size. */
-enum {
-    PAGE_CONVO,
-    PAGE_LIMIT,
-    PAGE_SINCE,
-    PAGE_EPOCH,
-    PAGE_TYPE,
-    PAGE_KIND = PAGE_TYPE + 2,
-    PAGE_ROWS,
-    PAGE_BYTES,
-    PAGE_LARGE,
-};
 static const char *const page_types[] = { "app", "proposal", "commit", NULL };
+/* Hidden: the newest or the only kind, rows to read, bytes that a row may have, and the seq of a row
+ * that comes whatever its size. */
 static const struct param page_params[] = {
-    [PAGE_CONVO] = PARAM_CONVO,
-    [PAGE_LIMIT] = PARAM_LIMIT(100, LIMIT_DEFAULT),
-    [PAGE_SINCE] = { "sinceSeq", PARAM_INT, .min = 0, .max = INT64_MAX - 1 },
-    [PAGE_EPOCH] = { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
-    [PAGE_TYPE] = { "type", PARAM_CHOICE, .choices = page_types },
+    PARAM_CONVO,
+    PARAM_LIMIT(100, LIMIT_DEFAULT),
+    { "sinceSeq", PARAM_INT, .min = 0, .max = INT64_MAX - 1 },
+    { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
+    { "type", PARAM_CHOICE, .choices = page_types },
+    PARAM_OWN("kind", PARAM_INT),
+    PARAM_OWN("rows", PARAM_INT),
+    PARAM_OWN("bytes", PARAM_INT),
+    PARAM_OWN("large", PARAM_INT),
     PARAM_LAST,
 };
 
@@ -183,7 +173,7 @@ static bool is_in_now(const struct sql_unit *unit)
 /* True if less than everything was asked for. */
 static bool is_filtered(const struct call_run *run)
 {
-    return run->values[PAGE_TYPE].is_given || run->values[PAGE_EPOCH].is_given;
+    return call_has(run, "type") || call_has(run, "fromEpoch");
 }
 
 /* Write the numbers between the first that could come and the last that came that have no row: of
@@ -220,21 +210,16 @@ static uint32_t page_count(const struct call_run *run)
 {
     uint32_t count = 0;
 
-    while (count < run->values[PAGE_LIMIT].number && count < log_count(run->unit) &&
+    while (count < call_number(run, "limit") && count < log_count(run->unit) &&
            !sql_row_is_null(run->unit, call_step(run, 0), count + 1, LOG_BYTES))
         count++;
     return count;
 }
 
-static bool compacted_read(struct call_run *run)
-{
-    return refuse_compacted(run);
-}
-
 static const struct call read_compacted = {
     .params = page_params,
-    .steps = CALL_STEPS(FIND_CONVO(PAGE_CONVO), FIND_MEMBER(PAGE_CONVO, ARG_PARAM(PAGE_SINCE))),
-    .decide = compacted_read,
+    .steps = CALL_STEPS(FIND_CONVO, FIND_MEMBER("sinceSeq")),
+    .decide = refuse_compacted,
 };
 
 /* 409 with the end of the log. The read is not older than the request, and a client has a number
@@ -256,15 +241,15 @@ static bool refuse_ahead(struct call_run *run)
 static bool messages_read(struct call_run *run)
 {
     static const struct refusal no_convo = REFUSE_NO_CONVO, no_member = REFUSE_STRANGER;
-    const struct param_value *since = &run->values[PAGE_SINCE];
+    const struct param_value *since = call_value(run, "sinceSeq");
     const struct sql_unit *unit = run->unit;
     int64_t from = since->number;
 
     tr_assert(call_step(run, 0) == 0); /* the accessors of the page count on it */
     if (!head_has(unit, HEAD_EPOCH))
-        return call_refuse(run, &no_convo);
+        return call_refuse_with(run, &no_convo);
     if (!head_has(unit, HEAD_IS_IN))
-        return call_refuse(run, &no_member);
+        return call_refuse_with(run, &no_member);
     if (head_has(unit, HEAD_JOIN_SEQ) && from < head_int(unit, HEAD_JOIN_SEQ))
         from = head_int(unit, HEAD_JOIN_SEQ);
     if (since->is_given && head_has(unit, HEAD_JOIN_SEQ) &&
@@ -277,7 +262,7 @@ static bool messages_read(struct call_run *run)
     run->next = page_count(run);
     if (run->next > 0 || log_count(unit) == 0)
         return true;
-    run->values[PAGE_LARGE].number = log_int(unit, 1, LOG_SEQ);
+    call_value(run, "large")->number = log_int(unit, 1, LOG_SEQ);
     call_next(run, run->call);
     return false;
 }
@@ -288,8 +273,8 @@ static size_t page_size(const struct call_run *run)
     size_t size = ANSWER_HEAD_BYTES;
 
     for (uint32_t row = 1; row <= run->next; row++)
-        size += log_bytes(run->unit, row, LOG_BYTES).size * 4 / 3 +
-                call_text(run, PAGE_CONVO).size + ANSWER_ROW_BYTES;
+        size += log_bytes(run->unit, row, LOG_BYTES).size * 4 / 3 + call_text(run, "convoId").size +
+                ANSWER_ROW_BYTES;
     return size;
 }
 
@@ -303,13 +288,13 @@ static void put_page(
     tr_assert(count <= log_count(unit));
     json_put_array(writer, field->fields[0].name);
     for (uint32_t row = 1; row <= count; row++)
-        put_message(writer, unit, row, call_text(run, PAGE_CONVO));
+        put_message(writer, unit, row, call_text(run, "convoId"));
     json_put_end(writer);
     if (count > 0)
         json_put_int(writer, "lastSeq", log_int(unit, count, LOG_SEQ));
     json_put_bool(writer, "hasMore", log_count(unit) > count);
     if (!is_filtered(run))
-        put_gaps(writer, unit, count, (uint64_t)run->values[PAGE_SINCE].number);
+        put_gaps(writer, unit, count, (uint64_t)call_number(run, "sinceSeq"));
     if (is_in_now(unit)) {
         json_put_int(writer, "currentSeq", head_int(unit, HEAD_SEQ));
         json_put_int(writer, "currentEpoch", head_int(unit, HEAD_EPOCH));
@@ -318,44 +303,39 @@ static void put_page(
 
 static bool lists_all(const struct call_run *run)
 {
-    return !run->values[PAGE_TYPE].is_given || run->values[PAGE_KIND].number == MLS_APPLICATION;
+    return !call_has(run, "type") || call_number(run, "kind") == MLS_APPLICATION;
 }
 
 static bool check_page(struct call_run *run)
 {
-    const struct param_value *type = &run->values[PAGE_TYPE];
-    int64_t limit = run->values[PAGE_LIMIT].number;
+    const struct param_value *type = call_value(run, "type");
+    int64_t limit = call_number(run, "limit");
 
-    run->values[PAGE_KIND].number = type->is_given ? MLS_APPLICATION + type->number : LOG_RESET;
-    run->values[PAGE_ROWS].number = limit + 1; /* one more shows that there is more */
-    run->values[PAGE_BYTES].number = LOG_PAGE_BYTES / limit;
+    call_value(run, "kind")->number = type->is_given ? MLS_APPLICATION + type->number : LOG_RESET;
+    call_value(run, "rows")->number = limit + 1; /* one more shows that there is more */
+    call_value(run, "bytes")->number = LOG_PAGE_BYTES / limit;
     return true;
 }
 
 /* Rows are the hottest read of the service, so `put` writes them without the table. */
 static const struct field page_fields[] = {
     { NULL, FIELD_PUT, .put = put_page,
-        .fields = FIELDS(
-            { "messages", FIELD_LIST,
-                .fields = FIELDS({ "id", FIELD_TEXT, .at = 0 }, { "convoId", FIELD_TEXT, .at = 0 },
-                    { "ciphertext", FIELD_BYTES, .at = 0 }, { "epoch", FIELD_INT, .at = 0 },
-                    { "baseEpoch", FIELD_INT, .at = 0 }, { "seq", FIELD_INT, .at = 0 },
-                    { "createdAt", FIELD_TIME_MS, .at = 0 },
-                    { "messageType", FIELD_TEXT, .at = 0 }) },
-            { "lastSeq", FIELD_INT, OPTIONAL }, { "hasMore", FIELD_BOOL, .at = 0 },
+        .fields = FIELDS(LIST("messages", .fields = FIELDS(TEXT_AT("id", 0), TEXT_AT("convoId", 0),
+                                              BYTES_AT("ciphertext", 0), INT_AT("epoch", 0),
+                                              INT_AT("baseEpoch", 0), INT_AT("seq", 0),
+                                              TIME_AT("createdAt", 0), TEXT_AT("messageType", 0))),
+            { "lastSeq", FIELD_INT, OPTIONAL }, BOOL_AT("hasMore", 0),
             { "gapInfo", FIELD_OBJECT, OPTIONAL,
-                .fields = FIELDS(
-                    { "missingSeqs", FIELD_LIST, .fields = FIELDS({ NULL, FIELD_INT, .at = 0 }) },
-                    { "hasGaps", FIELD_BOOL, .at = 0 }, { "totalMessages", FIELD_INT, OPTIONAL }) },
+                .fields = FIELDS(LIST("missingSeqs", .fields = FIELDS(INT_AT(NULL, 0))),
+                    BOOL_AT("hasGaps", 0), { "totalMessages", FIELD_INT, OPTIONAL }) },
             { "currentSeq", FIELD_INT, OPTIONAL }, { "currentEpoch", FIELD_INT, OPTIONAL }) },
     FIELD_LAST,
 };
 #define READ_PAGE                                                                                  \
-    .steps =                                                                                       \
-        CALL_STEPS({ STEP(log_list, SQL_ROWS_ANY, ARG_PARAM(PAGE_CONVO), ARG_CALLER,               \
-                         ARG_PARAM(PAGE_SINCE), ARG_VALUE(PAGE_KIND), ARG_VALUE(PAGE_ROWS),        \
-                         ARG_VALUE(PAGE_BYTES), ARG_VALUE(PAGE_LARGE), ARG_PARAM(PAGE_EPOCH)),     \
-            .when = lists_all, .otherwise = &log_list_rare }),                                     \
+    .steps = CALL_STEPS(STEP(log_list,                                                             \
+        "convoId @caller sinceSeq kind rows "                                                      \
+        "bytes large fromEpoch",                                                                   \
+        .when = lists_all, .otherwise = &log_list_rare)),                                          \
     .decide = messages_read, .answer_size = page_size, .fields = page_fields, .is_large = true
 
 static const struct call read_messages = { .params = page_params, .check = check_page, READ_PAGE };
@@ -417,11 +397,11 @@ static bool poll_or_read(struct call_run *run)
 {
     struct act *act;
 
-    if (run->values[PAGE_SINCE].number > 0) {
+    if (call_number(run, "sinceSeq") > 0) {
         act = act_create(&poll_act_type, auth_claims_of(run->request));
         if (act != NULL) {
-            act->convo = call_text(run, PAGE_CONVO); /* the request's, until the act is sent */
-            act_poll(act)->seq = (uint64_t)run->values[PAGE_SINCE].number;
+            act->convo = call_text(run, "convoId"); /* the request's, until the act is sent */
+            act_poll(act)->seq = (uint64_t)call_number(run, "sinceSeq");
             if (api_send_if_live(run->request, act, poll_answered))
                 return false;
         }
@@ -433,21 +413,15 @@ const struct call call_get_messages = { .params = page_params, .check = poll_or_
 
 /* ---- getCommits ----------------------------------------------------------------------------- */
 
-/* Behind the last parameter: a commit leads to the epoch after its own. */
-enum { COMMITS_CONVO, COMMITS_FROM, COMMITS_TO, COMMITS_BASE = 4 };
-
 static bool check_commits(struct call_run *run)
 {
-    static const struct refusal missing = REFUSE(400, "InvalidEpochRange", "fromEpoch is missing.");
-    static const struct refusal range =
-        REFUSE(400, "InvalidEpochRange", "fromEpoch must be at most toEpoch.");
-    const struct param_value *from = &run->values[COMMITS_FROM];
+    const struct param_value *from = call_value(run, "fromEpoch");
 
     if (!from->is_given)
-        return call_refuse(run, &missing);
-    if (from->number > run->values[COMMITS_TO].number)
-        return call_refuse(run, &range);
-    run->values[COMMITS_BASE].number = from->number - 1;
+        return call_refuse(run, 400, "InvalidEpochRange", "fromEpoch is missing.");
+    if (from->number > call_number(run, "toEpoch"))
+        return call_refuse(run, 400, "InvalidEpochRange", "fromEpoch must be at most toEpoch.");
+    call_value(run, "base")->number = from->number - 1;
     return true;
 }
 
@@ -455,7 +429,7 @@ static bool check_commits(struct call_run *run)
  * told by what it may see: the epoch of the oldest commit may be one that it has never heard of. */
 static bool is_commit_gone(const struct call_run *run)
 {
-    int64_t from = run->values[COMMITS_FROM].number;
+    int64_t from = call_number(run, "fromEpoch");
     uint32_t member = call_step(run, STEP_MEMBER);
 
     if (sql_row_is_null(run->unit, member, 0, 0) ||
@@ -463,8 +437,7 @@ static bool is_commit_gone(const struct call_run *run)
         return false;
     if (is_caller_in(run))
         return from < oldest_epoch(run);
-    return call_rows(run, STEP_COMMITS) == 0 ||
-           from < sql_row_int(run->unit, call_step(run, STEP_COMMITS), 0, 3);
+    return call_rows(run, STEP_COMMITS) == 0 || from < call_int(run, STEP_COMMITS, 3);
 }
 
 /* One commit may be had as it is. */
@@ -499,7 +472,7 @@ static void put_commit_id(
     if (!sql_row_is_null(run->unit, step, source->row, 4))
         given = sql_row_bytes(run->unit, step, source->row, 4);
     json_put_string(writer, field->name,
-        delivery_message_id(given, call_text(run, COMMITS_CONVO),
+        delivery_message_id(given, call_text(run, "convoId"),
             (uint64_t)sql_row_int(run->unit, step, source->row, 0), text));
 }
 
@@ -510,29 +483,24 @@ static void put_has_more(
     uint32_t count = call_rows(run, STEP_COMMITS);
 
     json_put_bool(writer, field->name,
-        count > COMMITS_MAX ||
-            (count > 0 && sql_row_int(run->unit, call_step(run, STEP_COMMITS), 0, 8) > count));
+        count > COMMITS_MAX || (count > 0 && call_int(run, STEP_COMMITS, 8) > count));
 }
 
 const struct call call_get_commits = {
-    .params = PARAMS([COMMITS_CONVO] = PARAM_CONVO,
-        [COMMITS_FROM] = { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
-        [COMMITS_TO] = { "toEpoch", PARAM_INT, .min = 0, .max = INT64_MAX, .fallback = INT64_MAX }),
+    .params = PARAMS(PARAM_CONVO, { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
+        { "toEpoch", PARAM_INT, .min = 0, .max = INT64_MAX, .fallback = INT64_MAX },
+        PARAM_OWN("base", PARAM_INT)), /* a commit leads to the epoch after its own */
     .check = check_commits,
-    .steps = CALL_STEPS(FIND_CONVO(COMMITS_CONVO), FIND_MEMBER(COMMITS_CONVO, ARG_INT(0)),
-        [STEP_COMMITS] = { STEP(log_list_commits, SQL_ROWS_ANY, ARG_PARAM(COMMITS_CONVO),
-            ARG_CALLER, ARG_VALUE(COMMITS_BASE), ARG_PARAM(COMMITS_TO), ARG_INT(COMMITS_MAX + 1),
-            ARG_INT(LOG_PAGE_BYTES)) }),
+    .steps = CALL_STEPS(FIND_CONVO, FIND_MEMBER("#", WITH(0)),
+        [STEP_COMMITS] = STEP(log_list_commits, "convoId @caller base toEpoch # #",
+            WITH(COMMITS_MAX + 1, LOG_PAGE_BYTES))),
     .decide = commits_read,
     .is_large = true,
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM(COMMITS_CONVO) },
-        { "commits", FIELD_LIST, .number = COMMITS_MAX,
+    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
+        LIST("commits", .number = COMMITS_MAX,
             ROWS(STEP_COMMITS,
-                { "id", FIELD_PUT, .put = put_commit_id,
-                    .fields = FIELDS({ "id", FIELD_TEXT, .at = 0 }) },
-                { "epoch", FIELD_INT, .at = 3 }, { "baseEpoch", FIELD_INT, .at = 2 },
-                { "seq", FIELD_INT, .at = 0 }, { "sender", FIELD_TEXT, .at = 7 },
-                { "commitData", FIELD_BYTES, .at = 5 }, { "createdAt", FIELD_TIME_MS, .at = 6 }) },
-        { "hasMore", FIELD_PUT, .put = put_has_more,
-            .fields = FIELDS({ "hasMore", FIELD_BOOL, .at = 0 }) }),
+                { "id", FIELD_PUT, .put = put_commit_id, .fields = FIELDS(TEXT_AT("id", 0)) },
+                INT_AT("epoch", 3), INT_AT("baseEpoch", 2), INT_AT("seq", 0), TEXT_AT("sender", 7),
+                BYTES_AT("commitData", 5), TIME_AT("createdAt", 6))),
+        { "hasMore", FIELD_PUT, .put = put_has_more, .fields = FIELDS(BOOL_AT("hasMore", 0)) }),
 };

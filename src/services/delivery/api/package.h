@@ -3,9 +3,9 @@
  * batch, which the blocking pool checks (signatures take long); the unit of the call stores those
  * that are good. Calls that bring several say of each what became of it.
  *
- *   create ──▶ read each ──▶ check (on the pool) ──▶ taken ──▶ add_steps ──▶ stored
+ *   read each ──▶ check (on the pool) ──▶ ready ──▶ add ──▶ stored
  *
- * Until it is taken the batch belongs to the pool; from then on it lives as long as the request. */
+ * Until it is ready the batch belongs to the pool; from then on it is run->data. */
 #ifndef SERVICES_DELIVERY_API_PACKAGE_H
 #define SERVICES_DELIVERY_API_PACKAGE_H
 
@@ -30,24 +30,19 @@ struct package_upload {
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     size_t ref_size;
     int64_t not_after_s;
-    uint32_t step; /* of its unit */
-    /* its error; label NULL: none */
-    const char *label;
-    const char *why;
-    unsigned status;
-};
-
-struct package_rule {
-    struct span did;           /* the owner they must have */
-    struct span device;        /* that the request named; "" for none */
-    struct span signature_key; /* they must carry it; absent: any */
-    enum delivery_mode mode;
-    struct mls_lifetime_rule lifetime;
+    uint32_t step;          /* of its unit */
+    struct refusal refusal; /* its error; status 0: none */
 };
 
 struct package_batch {
     struct call_run *run;
-    struct package_rule rule;
+    bool (*ready)(struct call_run *run);
+    bool is_list;
+    struct span did;           /* the owner they must have */
+    struct span device;        /* that the request named; "" for none */
+    struct span signature_key; /* of the device that is registered with them; absent: none is */
+    enum delivery_mode mode;
+    struct mls_lifetime_rule lifetime;
     char *text, *text_end; /* where the next copied bytes go */
     uint32_t count;
     struct package_upload list[];
@@ -62,22 +57,18 @@ enum { UPLOAD_BYTES, UPLOAD_SUITE, UPLOAD_EXPIRES, UPLOAD_LAST_RESORT, UPLOAD_PA
     { "lastResort", PARAM_BOOL, .fallback = false }
 /* clang-format on */
 
-/* Check the packages of a call on the pool: the one whose parameters are first in its table, or those
- * of the list `param`. `then` begins with package_batch_take. To be returned from `check`: a list
- * item that cannot be read is its own error, not the request's. */
-bool package_check_one(struct call_run *run, struct span device, http_then_fn then);
-bool package_check_list(struct call_run *run, uint32_t param, struct span device,
-    struct span signature_key, http_then_fn then);
-struct package_batch *package_batch_take(
-    struct http_request *request, const struct tr_event *event);
+/* Check the packages of a call on the pool: those of the list keyPackages, or the one whose parameters
+ * are first in its table. Then refuse the only one if it is bad; else the call goes on, if `ready` is
+ * NULL or returns true. To be returned from `check`: a list item that cannot be read is its own error,
+ * not the request's. */
+bool package_check_all(struct call_run *run, struct span device, struct span signature_key,
+    bool (*ready)(struct call_run *run));
 uint32_t package_batch_count_good(const struct package_batch *batch);
-/* A step's `add`: store the good ones, in a unit of their owner's order; or only those whose device
- * is registered with the package's signature key. */
+/* A step's `add`: store the good ones, in a unit of their owner's order; with a signature key only
+ * those whose device is registered with it. */
 void package_add(struct call_run *run, struct sql_unit *unit);
-void package_add_registered(struct call_run *run, struct sql_unit *unit);
-/* In `decide`: note what became of them. package_one_stored refuses if the only one was not stored. */
+/* In `decide`: note what became of them. Refuses if the only one was not stored. */
 bool package_all_stored(struct call_run *run);
-bool package_one_stored(struct call_run *run);
 /* Write {index, error, message} of the others as the array `errors`; a FIELD_PUT. */
 void package_put_errors(
     struct json_writer *writer, const struct field *field, const struct field_source *source);
@@ -85,12 +76,8 @@ void package_put_errors(
     {                                                                                              \
         "errors", FIELD_PUT,                                                                       \
             .put = package_put_errors,                                                             \
-            .fields = FIELDS({ "errors", FIELD_LIST,                                               \
-                .fields = FIELDS({ "index", FIELD_INT, .at = 0 },                                  \
-                    { "error", FIELD_TEXT, .at = 0 }, { "message", FIELD_TEXT, .at = 0 }) })       \
+            .fields = FIELDS(LIST("errors",                                                        \
+                .fields = FIELDS(INT_AT("index", 0), TEXT_AT("error", 0), TEXT_AT("message", 0)))) \
     }
-
-/* Answer with the error of an upload that has a label. Always false. */
-bool package_refuse_upload(struct call_run *run, const struct package_upload *upload);
 
 #endif

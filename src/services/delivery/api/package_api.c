@@ -10,21 +10,9 @@
 
 /* ---- publish -------------------------------------------------------------------------------- */
 
-enum { PUBLISH_DEVICE = UPLOAD_PARAMS };
-
-static void package_checked(struct http_request *request, const struct tr_event *event)
-{
-    struct package_batch *batch = package_batch_take(request, event);
-
-    if (batch->list[0].label != NULL) /* nothing is stored, so the token is not used up */
-        (void)package_refuse_upload(batch->run, &batch->list[0]);
-    else
-        call_start(batch->run, batch->run->call);
-}
-
 static bool check_package(struct call_run *run)
 {
-    return package_check_one(run, call_text(run, PUBLISH_DEVICE), package_checked);
+    return package_check_all(run, call_text(run, "deviceId"), (struct span){ NULL, 0 }, NULL);
 }
 
 static void put_package(
@@ -40,32 +28,28 @@ static void put_package(
 }
 
 const struct call call_publish_key_package = {
-    .params = PARAMS(PARAMS_OF_UPLOAD, [PUBLISH_DEVICE] = PARAM_DEVICE_ID),
+    .params = PARAMS(PARAMS_OF_UPLOAD, PARAM_DEVICE_ID),
     .check = check_package,
     .steps = CALL_STEPS({ .add = package_add }),
-    .decide = package_one_stored,
+    .decide = package_all_stored,
     .fields = FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) },
         { NULL, FIELD_PUT, .put = put_package,
-            .fields = FIELDS({ "keyPackageHash", FIELD_HEX, .at = 0 },
-                { "lastResort", FIELD_BOOL, .at = 0 }, { "expiresAt", FIELD_TIME_S, OPTIONAL }) }),
+            .fields = FIELDS(HEX_AT("keyPackageHash", 0), BOOL_AT("lastResort", 0),
+                { "expiresAt", FIELD_TIME_S, OPTIONAL }) }),
 };
 
-enum { BATCH_DEVICE, BATCH_PACKAGES };
-
-static void packages_checked(struct http_request *request, const struct tr_event *event)
+/* If none is good the call stores nothing, so the token is not used up. */
+static bool has_good(struct call_run *run)
 {
-    struct package_batch *batch = package_batch_take(request, event);
-
-    if (package_batch_count_good(batch) > 0)
-        call_start(batch->run, batch->run->call);
-    else /* nothing is stored, so the token is not used up */
-        call_answer(batch->run);
+    if (package_batch_count_good(run->data) > 0)
+        return true;
+    call_answer(run);
+    return false;
 }
 
 static bool check_packages(struct call_run *run)
 {
-    return package_check_list(run, BATCH_PACKAGES, call_text(run, BATCH_DEVICE),
-        (struct span){ NULL, 0 }, packages_checked);
+    return package_check_all(run, call_text(run, "deviceId"), (struct span){ NULL, 0 }, has_good);
 }
 
 static void put_batch_counts(
@@ -79,32 +63,30 @@ static void put_batch_counts(
 }
 
 const struct call call_publish_key_packages = {
-    .params = PARAMS([BATCH_DEVICE] = PARAM_DEVICE_ID, [BATCH_PACKAGES] = { "keyPackages",
-                                                           PARAM_JSON, PARAM_REQUIRED, .min = 1,
-                                                           .max = PACKAGES_UPLOAD_MAX }),
+    .params = PARAMS(PARAM_DEVICE_ID,
+        { "keyPackages", PARAM_JSON, PARAM_REQUIRED, .min = 1, .max = PACKAGES_UPLOAD_MAX }),
     .check = check_packages,
     .steps = CALL_STEPS({ .add = package_add }),
     .decide = package_all_stored,
-    .fields = FIELDS(PACKAGE_ERRORS, { NULL, FIELD_PUT, .put = put_batch_counts,
-                                         .fields = FIELDS({ "succeeded", FIELD_INT, .at = 0 },
-                                             { "failed", FIELD_INT, .at = 0 }) }),
+    .fields =
+        FIELDS(PACKAGE_ERRORS, { NULL, FIELD_PUT, .put = put_batch_counts,
+                                   .fields = FIELDS(INT_AT("succeeded", 0), INT_AT("failed", 0)) }),
 };
 
 /* ---- claim ---------------------------------------------------------------------------------- */
 
-/* CLAIM_UNTIL_S is behind the last parameter: the check sets it. */
-enum { CLAIM_SUITE, CLAIM_PEEK, CLAIM_DIDS, CLAIM_UNTIL_S = 4 };
 static const struct param claim_params[] = {
-    [CLAIM_SUITE] = PARAM_MAY_TEXT("cipherSuite", 0, 0),
-    [CLAIM_PEEK] = { "peek", PARAM_BOOL, .fallback = false },
-    [CLAIM_DIDS] = { "dids", PARAM_DIDS, PARAM_REQUIRED, .min = 1, .max = 100 },
+    PARAM_MAY_TEXT("cipherSuite", 0, 0),
+    { "peek", PARAM_BOOL, .fallback = false },
+    { "dids", PARAM_DIDS, PARAM_REQUIRED, .min = 1, .max = 100 },
+    PARAM_OWN("leasedUntil", PARAM_INT),
     PARAM_LAST,
 };
 
 /* Tell those who have few left. One that had none to claim heard of it when its last one went. */
 static void tell_all_low(struct call_run *run)
 {
-    const struct param_value *dids = &run->values[CLAIM_DIDS];
+    const struct param_value *dids = call_value(run, "dids");
 
     for (uint32_t i = 0; i < dids->count; i++) {
         uint32_t low = call_step(run, 1) + i;
@@ -125,7 +107,7 @@ static void put_missing(
     struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
     const struct call_run *run = call_run_of(source);
-    const struct param_value *dids = &run->values[CLAIM_DIDS];
+    const struct param_value *dids = call_value(run, "dids");
 
     json_put_array(writer, field->name);
     for (uint32_t i = 0; i < dids->count; i++)
@@ -135,9 +117,8 @@ static void put_missing(
 }
 
 #define CLAIMED_FIELDS                                                                             \
-    { "did", FIELD_TEXT, FIELD_ITEM(CLAIM_DIDS) }, { "deviceId", FIELD_TEXT, .at = 1, OPTIONAL },  \
-        { "keyPackage", FIELD_BASE64, .at = 2 }, { "keyPackageHash", FIELD_HEX, .at = 0 },         \
-        { "cipherSuite", FIELD_SUITE, .at = 3 },                                                   \
+    { "did", FIELD_TEXT, FIELD_ITEM("dids") }, TEXT_AT("deviceId", 1, OPTIONAL),                   \
+        BASE64_AT("keyPackage", 2), HEX_AT("keyPackageHash", 0), SUITE_AT("cipherSuite", 3),       \
     {                                                                                              \
         "lastResort", FIELD_BOOL, .at = 4                                                          \
     }
@@ -145,35 +126,33 @@ static void put_missing(
     {                                                                                              \
         "missing", FIELD_PUT,                                                                      \
             .put = put_missing,                                                                    \
-            .fields =                                                                              \
-                FIELDS({ "missing", FIELD_LIST, .fields = FIELDS({ NULL, FIELD_TEXT, .at = 0 }) }) \
+            .fields = FIELDS(LIST("missing", .fields = FIELDS(TEXT_AT(NULL, 0))))                  \
     }
-#define CLAIM_ARGS                                                                                 \
-    ARG_ITEM, ARG_VALUE(CLAIM_SUITE), ARG_NOW_S(0), ARG_CALLER, ARG_INT(PACKAGE_LEASES_MAX),       \
-        ARG_INT(PACKAGE_DEVICES_MAX)
+#define CLAIM_ARGS "@item cipherSuite.number @now_s @caller # #"
+#define CLAIM_WITH WITH(PACKAGE_LEASES_MAX, PACKAGE_DEVICES_MAX)
 
 static const struct call peek_packages = {
     .params = claim_params,
-    .steps = CALL_STEPS({ STEP(package_peek, SQL_ROWS_ANY, CLAIM_ARGS), .each = EACH(CLAIM_DIDS) }),
-    .fields = FIELDS({ "keyPackages", FIELD_LIST, ALL_ROWS(0, CLAIMED_FIELDS) }, MISSING_FIELD),
+    .steps = CALL_STEPS(STEP(package_peek, CLAIM_ARGS, CLAIM_WITH, .each = "dids")),
+    .fields = FIELDS(LIST("keyPackages", ALL_ROWS(0, CLAIMED_FIELDS)), MISSING_FIELD),
 };
 
 static bool check_claim(struct call_run *run)
 {
-    static const struct refusal unknown =
-        REFUSE(400, "InvalidCipherSuite", "This server does not know the cipher suite.");
-    struct param_value *suite = &run->values[CLAIM_SUITE], *dids = &run->values[CLAIM_DIDS];
+    struct param_value *suite = call_value(run, "cipherSuite"), *dids = call_value(run, "dids");
     const struct mls_suite *known = suite->is_given ? mls_suite_named(suite->text) : NULL;
 
     if (suite->is_given && known == NULL)
-        return call_refuse(run, &unknown);
+        return call_refuse(
+            run, 400, "InvalidCipherSuite", "This server does not know the cipher suite.");
     suite->number = known == NULL ? 0 : known->id;
-    run->values[CLAIM_UNTIL_S].is_given = true;
-    run->values[CLAIM_UNTIL_S].number = run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;
+    call_value(run, "leasedUntil")->is_given = true;
+    call_value(run, "leasedUntil")->number =
+        run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;
     for (uint32_t i = 0; i < dids->count; i++)
         if (!span_starts(dids->items[i], "did:"))
             json_expect_fail(run->expect, "dids", "must be DIDs");
-    if (run->expect->failed || run->values[CLAIM_PEEK].number == 0)
+    if (run->expect->failed || call_number(run, "peek") == 0)
         return true;
     call_start(run, &peek_packages);
     return false;
@@ -184,16 +163,13 @@ const struct call call_get_key_packages = {
     .unit = CALL_WRITES,
     .key = PACKAGE_CLAIMS_KEY,
     .check = check_claim,
-    .steps = CALL_STEPS({ STEP(package_claim, SQL_ROWS_ANY, CLAIM_ARGS, ARG_VALUE(CLAIM_UNTIL_S)),
-                            .each = EACH(CLAIM_DIDS) },
-        { STEP(package_find_low, SQL_ROWS_ANY, ARG_ITEM, ARG_NOW_S(0), ARG_INT(PACKAGE_THRESHOLD),
-              ARG_INT(PACKAGE_LOW_CONVOS)),
-            .each = EACH(CLAIM_DIDS) }),
-    .fields =
-        FIELDS({ "keyPackages", FIELD_LIST,
-                   ALL_ROWS(0, CLAIMED_FIELDS,
-                       /* a peek leases nothing */
-                       { "leasedUntil", FIELD_TIME_S, FIELD_PARAM(CLAIM_UNTIL_S), OPTIONAL }) },
-            MISSING_FIELD),
+    .steps = CALL_STEPS(STEP(package_claim, CLAIM_ARGS " leasedUntil", CLAIM_WITH, .each = "dids"),
+        STEP(package_find_low, "@item @now_s # #", WITH(PACKAGE_THRESHOLD, PACKAGE_LOW_CONVOS),
+            .each = "dids")),
+    .fields = FIELDS(LIST("keyPackages", ALL_ROWS(0, CLAIMED_FIELDS,
+                                             /* a peek leases nothing */
+                                             { "leasedUntil", FIELD_TIME_S,
+                                                 FIELD_PARAM("leasedUntil"), OPTIONAL })),
+        MISSING_FIELD),
     .after = tell_all_low,
 };

@@ -34,70 +34,62 @@ static void put_stats(
 
 const struct call call_get_key_package_stats = {
     .params = PARAMS(PARAM_DEVICE_ID),
-    .steps = CALL_STEPS(
-        { STEP(package_count_free, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)) },
-        { STEP(package_count_consumed, 1, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(-DAY_S),
-            ARG_NOW_S((int64_t)-7 * DAY_S)) },
-        { STEP(package_count_leased, 1, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)) },
-        { STEP(package_count_last_resorts, 1, ARG_CALLER, ARG_PARAM(0), ARG_NOW_S(0)) }),
+    .steps = CALL_STEPS(STEP(package_count_free, "@caller deviceId @now_s"),
+        STEP_ROWS(1, package_count_consumed, "@caller deviceId @now_s+# @now_s+#",
+            WITH(-DAY_S, (int64_t)-7 * DAY_S)),
+        STEP_ROWS(1, package_count_leased, "@caller deviceId @now_s"),
+        STEP_ROWS(1, package_count_last_resorts, "@caller deviceId @now_s")),
     .fields = FIELDS(
-        { "byCipherSuite", FIELD_LIST,
-            ROWS(0, { "cipherSuite", FIELD_SUITE, .at = 0 }, { "available", FIELD_INT, .at = 1 }) },
+        LIST("byCipherSuite", ROWS(0, SUITE_AT("cipherSuite", 0), INT_AT("available", 1))),
         { NULL, FIELD_PUT, .put = put_stats,
-            .fields = FIELDS({ "available", FIELD_INT, .at = 0 },
-                { "threshold", FIELD_INT, .at = 0 }, { "needsReplenish", FIELD_BOOL, .at = 0 },
-                { "consumedLast24h", FIELD_INT, .at = 0 }, { "consumedLast7d", FIELD_INT, .at = 0 },
-                { "averageDailyConsumption", FIELD_DOUBLE, .at = 0 },
+            .fields = FIELDS(INT_AT("available", 0), INT_AT("threshold", 0),
+                BOOL_AT("needsReplenish", 0), INT_AT("consumedLast24h", 0),
+                INT_AT("consumedLast7d", 0), { "averageDailyConsumption", FIELD_DOUBLE, .at = 0 },
                 { "predictedDepletionDays", FIELD_DOUBLE, .at = 0 }) },
-        { "leased", FIELD_INT, COLUMN(2, 0) }, { "lastResorts", FIELD_INT, COLUMN(3, 0) },
-        { "lastResortUses", FIELD_INT, COLUMN(3, 1) },
+        INT_OF("leased", 2, 0), INT_OF("lastResorts", 3, 0), INT_OF("lastResortUses", 3, 1),
         { "rotateLastResort", FIELD_BOOL, COLUMN(3, 1) }),
 };
 
 /* ---- list ----------------------------------------------------------------------------------- */
 
-enum { STATUS_HASH, STATUS_DEVICE, STATUS_LIMIT, STATUS_CURSOR };
 static const char *const package_states[] = { "consumed", "expired", "leased", "available", NULL };
 
-static void add_status(struct call_run *run, struct sql_unit *unit)
+static bool names_one(const struct call_run *run)
 {
-    bool is_one = run->values[STATUS_HASH].is_given;
-    struct span ref = call_text(run, is_one ? STATUS_HASH : STATUS_CURSOR);
+    return call_has(run, "keyPackageHash");
+}
 
-    sql_unit_step(unit, is_one ? &package_get : &package_list, SQL_ROWS_ANY);
-    sql_unit_text(unit, run->caller);
-    if (!is_one)
-        sql_unit_text(unit, call_text(run, STATUS_DEVICE));
-    sql_unit_blob(unit, ref.at == NULL ? "" : ref.at, ref.size);
-    if (!is_one)
-        sql_unit_int(unit, run->values[STATUS_LIMIT].number);
-    sql_unit_int(unit, run->now_ms / 1000);
+/* One package stands where the cursor would; its device does not matter. */
+static bool check_status(struct call_run *run)
+{
+    if (names_one(run)) {
+        call_value(run, "cursor")->text = call_text(run, "keyPackageHash");
+        call_value(run, "deviceId")->text = SPAN("");
+    }
+    return true;
 }
 
 static bool has_status(struct call_run *run)
 {
-    static const struct refusal none =
-        REFUSE(404, "KeyPackageNotFound", "You have no key package with this keyPackageHash.");
-
-    return call_rows(run, 0) > 0 || !run->values[STATUS_HASH].is_given || call_refuse(run, &none);
+    return call_rows(run, 0) > 0 || !names_one(run) ||
+           call_refuse(
+               run, 404, "KeyPackageNotFound", "You have no key package with this keyPackageHash.");
 }
 
 const struct call call_get_key_package_status = {
-    .params = PARAMS([STATUS_HASH] = { "keyPackageHash", PARAM_HEX, .min = 1,
-                         .max = MLS_REFERENCE_SIZE_MAX },
-        [STATUS_DEVICE] = PARAM_DEVICE_ID, [STATUS_LIMIT] = PARAM_LIMIT(200, 100),
-        [STATUS_CURSOR] = { "cursor", PARAM_HEX, .min = 1, .max = MLS_REFERENCE_SIZE_MAX }),
-    .steps = CALL_STEPS({ .add = add_status }),
+    .params = PARAMS({ "keyPackageHash", PARAM_HEX, .min = 1, .max = MLS_REFERENCE_SIZE_MAX },
+        PARAM_DEVICE_ID, PARAM_LIMIT(200, 100),
+        { "cursor", PARAM_HEX, PARAM_OR_EMPTY, .min = 1, .max = MLS_REFERENCE_SIZE_MAX }),
+    .steps = CALL_STEPS(STEP(package_get, "@caller deviceId cursor limit @now_s", .when = names_one,
+        .otherwise = &package_list)),
+    .check = check_status,
     .decide = has_status,
     .fields =
-        FIELDS({ "keyPackages", FIELD_LIST,
-                   ROWS(0, { "keyPackageHash", FIELD_HEX, .at = 0 },
-                       { "deviceId", FIELD_TEXT, .at = 1 }, { "cipherSuite", FIELD_SUITE, .at = 2 },
-                       { "status", FIELD_CHOICE, .at = 8, .choices = package_states },
-                       { "lastResort", FIELD_BOOL, .at = 4 }, { "uses", FIELD_INT, .at = 5 },
-                       { "createdAt", FIELD_TIME_S, .at = 6 },
-                       { "expiresAt", FIELD_TIME_S, .at = 3, OPTIONAL },
-                       { "consumedAt", FIELD_TIME_S, .at = 7, OPTIONAL }) },
+        FIELDS(LIST("keyPackages",
+                   ROWS(0, HEX_AT("keyPackageHash", 0), TEXT_AT("deviceId", 1),
+                       SUITE_AT("cipherSuite", 2), CHOICE_AT("status", 8, package_states),
+                       BOOL_AT("lastResort", 4), INT_AT("uses", 5), TIME_S_AT("createdAt", 6),
+                       TIME_S_AT("expiresAt", 3, OPTIONAL), TIME_S_AT("consumedAt", 7, OPTIONAL))),
             { "cursor", FIELD_HEX, LAST_ROW(0, 0), OPTIONAL }),
 };
 
@@ -109,11 +101,9 @@ const struct call call_get_key_package_status = {
                                   .fallback = MLS_REFERENCE_SIZE_MAX                               \
     }
 
-enum { DELETE_DEVICE, DELETE_HASHES };
-
 static bool names_hashes(const struct call_run *run)
 {
-    return run->values[DELETE_HASHES].is_given;
+    return call_has(run, "keyPackageHashes");
 }
 
 static bool names_device(const struct call_run *run)
@@ -128,27 +118,24 @@ static bool check_delete(struct call_run *run)
         return true;
     if (json_get(run->expect->object, "keyPackageHashes") != NULL)
         json_expect_fail(run->expect, "keyPackageHashes", "must be an array of strings");
-    else if (call_text(run, DELETE_DEVICE).size == 0)
+    else if (call_text(run, "deviceId").size == 0)
         json_expect_fail(run->expect, "keyPackageHashes", "is missing; name hashes or a deviceId");
     return true;
 }
 
 static bool has_deleted(struct call_run *run)
 {
-    static const struct refusal none =
-        REFUSE(404, "KeyPackageNotFound", "You have no key package with any of these hashes.");
-
-    return call_changed(run, 0) > 0 || names_device(run) || call_refuse(run, &none);
+    return call_changed(run, 0) > 0 || names_device(run) ||
+           call_refuse(
+               run, 404, "KeyPackageNotFound", "You have no key package with any of these hashes.");
 }
 
 const struct call call_delete_key_packages = {
-    .params = PARAMS([DELETE_DEVICE] = PARAM_DEVICE_ID, [DELETE_HASHES] =
-                                                            PARAM_HASHES("keyPackageHashes", 0, 1)),
+    .params = PARAMS(PARAM_DEVICE_ID, PARAM_HASHES("keyPackageHashes", 0, 1)),
     .check = check_delete,
-    .steps = CALL_STEPS({ STEP(package_delete, SQL_ROWS_ANY, ARG_ITEM, ARG_CALLER),
-                            .each = EACH(DELETE_HASHES), .when = names_hashes },
-        { STEP(package_delete_of_device, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(DELETE_DEVICE)),
-            .when = names_device }),
+    .steps = CALL_STEPS(
+        STEP(package_delete, "@item @caller", .each = "keyPackageHashes", .when = names_hashes),
+        STEP(package_delete_of_device, "@caller deviceId", .when = names_device)),
     .decide = has_deleted,
     .fields = FIELDS({ "deleted", FIELD_INT, .from = FROM_CHANGED, .step = 0, .at = 1 }),
 };
@@ -156,14 +143,12 @@ const struct call call_delete_key_packages = {
 /* ---- synchronise ---------------------------------------------------------------------------- */
 
 /* A package is stored as long as its device has the keys: one whose secrets are gone would lead to a
- * Welcome that nobody can read. The first unit reads what is stored; the second deletes the orphans,
- * whose list is behind the last parameter. */
-enum { SYNC_DEVICE, SYNC_LOCAL, SYNC_ORPHANS = 3 };
+ * Welcome that nobody can read. The first unit reads what is stored; the second deletes the orphans. */
 static const struct param sync_params[] = {
-    [SYNC_DEVICE] = PARAM_OWN_DEVICE,
-    [SYNC_LOCAL] = PARAM_HASHES("localHashes", PARAM_REQUIRED, 0),
+    PARAM_OWN_DEVICE,
+    PARAM_HASHES("localHashes", PARAM_REQUIRED, 0),
+    PARAM_OWN("orphans", PARAM_HEXES),
     PARAM_LAST,
-    [SYNC_ORPHANS] = { .type = PARAM_HEXES },
 };
 
 static bool is_local(const struct param_value *local, struct span ref)
@@ -180,28 +165,27 @@ static void put_remaining(
 {
     const struct call_run *run = call_run_of(source);
 
-    json_put_int(writer, field->name, run->values[SYNC_ORPHANS].number - call_changed(run, 0));
+    json_put_int(writer, field->name, call_number(run, "orphans") - call_changed(run, 0));
 }
 
 static const struct field sync_fields[] = {
-    { "orphanedCount", FIELD_INT, .from = FROM_COUNT, .at = SYNC_ORPHANS },
+    { "orphanedCount", FIELD_INT, .from = FROM_COUNT, .param = "orphans" },
     { "deletedCount", FIELD_INT, FIELD_CHANGED(0) },
-    { "orphanedHashes", FIELD_LIST, EACH_STEP(0, { NULL, FIELD_HEX, FIELD_ITEM(SYNC_ORPHANS) }) },
+    LIST("orphanedHashes", EACH_STEP(0, { NULL, FIELD_HEX, FIELD_ITEM("orphans") })),
     { "remainingAvailable", FIELD_PUT, .put = put_remaining,
-        .fields = FIELDS({ "remainingAvailable", FIELD_INT, .at = 0 }) },
+        .fields = FIELDS(INT_AT("remainingAvailable", 0)) },
     FIELD_LAST,
 };
 
 static const struct call delete_orphans = {
     .params = sync_params,
-    .steps = CALL_STEPS(
-        { STEP(package_delete, SQL_ROWS_ANY, ARG_ITEM, ARG_CALLER), .each = EACH(SYNC_ORPHANS) }),
+    .steps = CALL_STEPS(STEP(package_delete, "@item @caller", .each = "orphans")),
     .fields = sync_fields,
 };
 
 static bool refs_read(struct call_run *run)
 {
-    struct param_value *orphans = &run->values[SYNC_ORPHANS];
+    struct param_value *orphans = call_value(run, "orphans");
     uint32_t count = call_rows(run, 0);
 
     tr_assert(orphans->count == 0);
@@ -210,7 +194,7 @@ static bool refs_read(struct call_run *run)
     for (uint32_t row = 0; orphans->items != NULL && row < count; row++) {
         struct span ref = sql_row_bytes(run->unit, call_step(run, 0), row, 0);
 
-        if (ref.size > MLS_REFERENCE_SIZE_MAX || is_local(&run->values[SYNC_LOCAL], ref))
+        if (ref.size > MLS_REFERENCE_SIZE_MAX || is_local(call_value(run, "localHashes"), ref))
             continue;
         ref = call_keep(run, ref);
         if (ref.at == NULL)
@@ -226,8 +210,7 @@ static bool refs_read(struct call_run *run)
 const struct call call_sync_key_packages = {
     .params = sync_params,
     .unit = CALL_READS,
-    .steps = CALL_STEPS({ STEP(
-        package_list_refs, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(SYNC_DEVICE), ARG_NOW_S(0)) }),
+    .steps = CALL_STEPS(STEP(package_list_refs, "@caller deviceId @now_s")),
     .decide = refs_read,
     .fields = sync_fields,
 };

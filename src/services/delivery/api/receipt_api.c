@@ -9,7 +9,6 @@
 #include "services/delivery/store/log_store.h"
 #include "services/delivery/store/schema.h"
 
-enum { RECEIPT_CONVO, RECEIPT_FROM, RECEIPT_LIMIT };
 enum { STEP_HEAD, STEP_MEMBER, STEP_NEWEST, STEP_PREVIOUS, STEP_ROWS };
 enum { CHAIN_NEWEST = 1, CHAIN_KEPT, CHAIN_KEPT_FROM };
 
@@ -47,7 +46,7 @@ static void put_receipt_id(
 
     json_put_string(writer, field->name,
         delivery_message_id(
-            (struct span){ NULL, 0 }, call_text(run, RECEIPT_CONVO), (uint64_t)seq, id));
+            (struct span){ NULL, 0 }, call_text(run, "convoId"), (uint64_t)seq, id));
 }
 
 /* Find the newest receipt and its number. False: there is none yet. */
@@ -72,7 +71,7 @@ static int sign_receipt(const struct call_run *run, struct span receipt, int64_t
     struct buffer statement = { 0 };
     int rc;
 
-    receipt_statement(&statement, call_text(run, RECEIPT_CONVO), (uint64_t)seq, receipt.at);
+    receipt_statement(&statement, call_text(run, "convoId"), (uint64_t)seq, receipt.at);
     rc = statement.failed != 0 ? statement.failed
                                : crypto_key_sign(call_delivery(run)->receipt_key, statement.bytes,
                                      statement.size, signature);
@@ -110,35 +109,24 @@ static void put_signed(
 }
 
 const struct call call_get_receipts = {
-    .params = PARAMS([RECEIPT_CONVO] = PARAM_CONVO,
-        [RECEIPT_FROM] = { "fromSeq", PARAM_INT, .min = 1, .max = INT64_MAX },
-        [RECEIPT_LIMIT] = PARAM_LIMIT(1000, 100)),
+    .params = PARAMS(
+        PARAM_CONVO, { "fromSeq", PARAM_INT, .min = 1, .max = INT64_MAX }, PARAM_LIMIT(1000, 100)),
     .steps =
-        CALL_STEPS([STEP_HEAD] = { STEP(receipt_find_head, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)),
-                       .missing = REFUSE_NO_CONVO },
-            [STEP_MEMBER] = { STEP(role_find_member, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
-                                  ARG_CALLER),
-                .missing = REFUSE_STRANGER },
-            [STEP_NEWEST] = { STEP(receipt_find_newest, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)) },
-            [STEP_PREVIOUS] = { STEP(receipt_find_previous, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
-                ARG_PARAM(RECEIPT_FROM)) },
-            [STEP_ROWS] = { STEP(receipt_list, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
-                ARG_PARAM(RECEIPT_FROM), ARG_PARAM(RECEIPT_LIMIT)) }),
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM(RECEIPT_CONVO) },
-        { "oldestSeq", FIELD_INT, COLUMN(STEP_HEAD, CHAIN_KEPT_FROM) },
-        { "previous", FIELD_PUT, .put = put_previous,
-            .fields = FIELDS({ "previous", FIELD_HEX, .at = 0 }) },
-        { "receipts", FIELD_LIST,
+        CALL_STEPS([STEP_HEAD] = STEP(receipt_find_head, "convoId", .missing = REFUSE_NO_CONVO),
+            [STEP_MEMBER] = STEP(role_find_member, "convoId @caller", .missing = REFUSE_STRANGER),
+            [STEP_NEWEST] = STEP(receipt_find_newest, "convoId"),
+            [STEP_PREVIOUS] = STEP(receipt_find_previous, "convoId fromSeq"),
+            [STEP_ROWS] = STEP(receipt_list, "convoId fromSeq limit")),
+    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
+        INT_OF("oldestSeq", STEP_HEAD, CHAIN_KEPT_FROM),
+        { "previous", FIELD_PUT, .put = put_previous, .fields = FIELDS(HEX_AT("previous", 0)) },
+        LIST("receipts",
             ROWS(STEP_ROWS,
-                { "id", FIELD_PUT, .put = put_receipt_id,
-                    .fields = FIELDS({ "id", FIELD_TEXT, .at = 0 }) },
-                { "seq", FIELD_INT, .at = 0 },
-                { "kind", FIELD_CHOICE, .at = 1, .choices = receipt_kinds },
-                { "baseEpoch", FIELD_INT, .at = 2 }, { "sha256", FIELD_HEX, .at = 3 },
-                { "receipt", FIELD_HEX, .at = 4 }) },
+                { "id", FIELD_PUT, .put = put_receipt_id, .fields = FIELDS(TEXT_AT("id", 0)) },
+                INT_AT("seq", 0), CHOICE_AT("kind", 1, receipt_kinds), INT_AT("baseEpoch", 2),
+                HEX_AT("sha256", 3), HEX_AT("receipt", 4))),
         { "signed", FIELD_PUT, OPTIONAL, .put = put_signed,
             .fields = FIELDS({ "signed", FIELD_OBJECT, OPTIONAL,
-                .fields = FIELDS({ "seq", FIELD_INT, .at = 0 }, { "receipt", FIELD_HEX, .at = 0 },
-                    { "signature", FIELD_BYTES, .at = 0 },
+                .fields = FIELDS(INT_AT("seq", 0), HEX_AT("receipt", 0), BYTES_AT("signature", 0),
                     { "publicKey", FIELD_TEXT, OPTIONAL }) }) }),
 };

@@ -20,29 +20,19 @@
 
 enum { REJOINS_MAX = 10, REJOINS_MS = 3600000, REJOINS_RETRY_S = 360 };
 
-/* Behind the last parameter: the addition's id, DID#device/convo; the package's device and reference;
- * the name of its suite. */
-enum {
-    REJOIN_CONVO = UPLOAD_PARAMS,
-    REJOIN_DEVICE,
-    REJOIN_REASON,
-    REJOIN_ADDITION = REJOIN_REASON + 2,
-    REJOIN_OF_DEVICE,
-    REJOIN_REF,
-    REJOIN_SUITE,
-};
+/* Hidden: the addition's id, DID#device/convo; the package's device and reference; the name of its
+ * suite. */
 static const struct param rejoin_params[] = {
     PARAMS_OF_UPLOAD,
-    [REJOIN_CONVO] = PARAM_CONVO,
-    [REJOIN_DEVICE] = PARAM_DEVICE_ID,
-    [REJOIN_REASON] = PARAM_MAY_TEXT("reason", 0, WHY_SIZE_MAX),
+    PARAM_CONVO,
+    PARAM_DEVICE_ID,
+    PARAM_MAY_TEXT("reason", 0, WHY_SIZE_MAX),
+    PARAM_OWN("addition", PARAM_TEXT),
+    PARAM_OWN("ofDevice", PARAM_TEXT),
+    PARAM_OWN("ref", PARAM_HEX),
+    PARAM_OWN("suite", PARAM_TEXT),
     PARAM_LAST,
-    [REJOIN_ADDITION] = { .type = PARAM_TEXT },
-    [REJOIN_OF_DEVICE] = { .type = PARAM_TEXT },
-    [REJOIN_REF] = { .type = PARAM_HEX },
-    [REJOIN_SUITE] = { .type = PARAM_TEXT },
 };
-_Static_assert((int)REJOIN_SUITE < (int)PARAMS_MAX, "values have their places");
 
 enum {
     STEP_FORGET,
@@ -55,37 +45,30 @@ enum {
     STEP_WELCOME
 };
 
-static void rejoin_checked(struct http_request *request, const struct tr_event *event)
+static bool rejoin_ready(struct call_run *run)
 {
-    struct package_batch *batch = package_batch_take(request, event);
+    const struct package_batch *batch = run->data;
     const struct package_upload *upload = &batch->list[0];
-    struct call_run *run = batch->run;
-    size_t size = run->caller.size + upload->device.size + call_text(run, REJOIN_CONVO).size + 3;
-    char *id;
+    struct span convo = call_text(run, "convoId");
+    size_t size = run->caller.size + upload->device.size + convo.size + 3;
+    char *id = http_alloc(run->request, size);
 
     tr_assert(batch->count == 1);
-    if (upload->label != NULL) { /* nothing is stored, so the token is not used up */
-        (void)package_refuse_upload(run, upload);
-        return;
-    }
-    id = http_alloc(request, size);
-    if (id == NULL) {
-        (void)call_refuse_memory(run);
-        return;
-    }
+    if (id == NULL)
+        return call_refuse_memory(run);
     (void)snprintf(id, size, "%.*s#%.*s/%.*s", (int)run->caller.size, run->caller.at,
-        (int)upload->device.size, upload->device.at, (int)call_text(run, REJOIN_CONVO).size,
-        call_text(run, REJOIN_CONVO).at);
-    run->values[REJOIN_ADDITION].text = span_of(id);
-    run->values[REJOIN_OF_DEVICE].text = upload->device;
-    run->values[REJOIN_REF].text = (struct span){ (const char *)upload->ref, upload->ref_size };
-    run->values[REJOIN_SUITE].text = span_of(mls_suite_of(upload->package.suite)->name);
-    call_start(run, run->call);
+        (int)upload->device.size, upload->device.at, (int)convo.size, convo.at);
+    call_value(run, "addition")->text = span_of(id);
+    call_value(run, "ofDevice")->text = upload->device;
+    call_value(run, "ref")->text = (struct span){ (const char *)upload->ref, upload->ref_size };
+    call_value(run, "suite")->text = span_of(mls_suite_of(upload->package.suite)->name);
+    return true;
 }
 
 static bool check_rejoin(struct call_run *run)
 {
-    return package_check_one(run, call_text(run, REJOIN_DEVICE), rejoin_checked);
+    return package_check_all(
+        run, call_text(run, "deviceId"), (struct span){ NULL, 0 }, rejoin_ready);
 }
 
 static bool is_pending(const struct call_run *run)
@@ -95,20 +78,19 @@ static bool is_pending(const struct call_run *run)
 
 static bool rejoin_stored(struct call_run *run)
 {
-    static const struct refusal unavailable = REFUSE(409, "KeyPackageUnavailable",
-        "This key package was used, or is another device's; bring a new one.");
-
-    return package_one_stored(run) &&
-           (is_pending(run) || call_rows(run, STEP_WELCOME) == 1 || call_refuse(run, &unavailable));
+    return package_all_stored(run) &&
+           (is_pending(run) || call_rows(run, STEP_WELCOME) == 1 ||
+               call_refuse(run, 409, "KeyPackageUnavailable",
+                   "This key package was used, or is another device's; bring a new one."));
 }
 
 static void tell_rejoin(struct call_run *run)
 {
     if (is_pending(run))
-        notice_tell(call_delivery(run), call_text(run, REJOIN_CONVO),
+        notice_tell(call_delivery(run), call_text(run, "convoId"),
             &(struct delivery_event){ .kind = DELIVERY_READDITION,
                 .did = run->caller,
-                .device = call_text(run, REJOIN_OF_DEVICE) });
+                .device = call_text(run, "ofDevice") });
 }
 
 static void put_approved(
@@ -121,32 +103,25 @@ static void put_approved(
 const struct call call_rejoin = {
     .params = rejoin_params,
     .check = check_rejoin,
-    .steps = CALL_STEPS([STEP_FORGET] = { STEP(
-                            rejoin_forget_old, SQL_ROWS_ANY, ARG_CALLER, ARG_NOW_MS(-REJOINS_MS)) },
-        [STEP_COUNT] = { STEP(rejoin_put, 1, ARG_ID, ARG_CALLER, ARG_NOW_MS(0),
-                             ARG_INT(REJOINS_MAX)),
+    .steps = CALL_STEPS([STEP_FORGET] =
+                            STEP(rejoin_forget_old, "@caller @now+#", WITH(-REJOINS_MS)),
+        [STEP_COUNT] = STEP_ROWS(1, rejoin_put, "@id @caller @now #", WITH(REJOINS_MAX),
             .refusal = REFUSE_MANY(REJOINS_RETRY_S, "RateLimitExceeded",
-                "You asked to rejoin ten times within an hour, which is the most; wait.") },
-        [STEP_MEMBER] = { STEP(role_find_member, 1, ARG_PARAM(REJOIN_CONVO), ARG_CALLER),
-            .refusal = REFUSE_STRANGER },
+                "You asked to rejoin ten times within an hour, which is the most; wait.")),
+        [STEP_MEMBER] =
+            STEP_ROWS(1, role_find_member, "convoId @caller", .refusal = REFUSE_STRANGER),
         /* A package of another suite would wait for a claim that never takes it. */
-        [STEP_SUITE] = { STEP(rejoin_find_suite, 1, ARG_PARAM(REJOIN_CONVO),
-                             ARG_PARAM(REJOIN_SUITE)),
+        [STEP_SUITE] = STEP_ROWS(1, rejoin_find_suite, "convoId suite",
             .refusal = REFUSE(400, "InvalidCipherSuite",
-                "The key package is not of the cipher suite of this conversation.") },
+                "The key package is not of the cipher suite of this conversation.")),
         [STEP_PACKAGE] = { .add = package_add },
-        [STEP_WISH] = { STEP(rejoin_put_wish, SQL_ROWS_ANY, ARG_PARAM(REJOIN_ADDITION),
-            ARG_PARAM(REJOIN_CONVO), ARG_CALLER, ARG_PARAM(REJOIN_OF_DEVICE), ARG_NOW_MS(0),
-            ARG_PARAM(REJOIN_REF), ARG_NOW_S(0)) },
-        [STEP_END] = { STEP(rejoin_end_others, SQL_ROWS_ANY, ARG_PARAM(REJOIN_CONVO), ARG_CALLER,
-            ARG_PARAM(REJOIN_OF_DEVICE), ARG_NOW_MS(0), ARG_PARAM(REJOIN_ADDITION),
-            ARG_PARAM(REJOIN_REF)) },
-        [STEP_WELCOME] = { STEP(rejoin_find_welcome, SQL_ROWS_ANY, ARG_PARAM(REJOIN_CONVO),
-            ARG_PARAM(REJOIN_REF), ARG_CALLER) }),
+        [STEP_WISH] = STEP(rejoin_put_wish, "addition convoId @caller ofDevice @now ref @now_s"),
+        [STEP_END] = STEP(rejoin_end_others, "convoId @caller ofDevice @now addition ref"),
+        [STEP_WELCOME] = STEP(rejoin_find_welcome, "convoId ref @caller")),
     .decide = rejoin_stored,
     .after = tell_rejoin,
-    .fields = FIELDS({ "requestId", FIELD_TEXT, FIELD_PARAM(REJOIN_ADDITION) },
+    .fields = FIELDS({ "requestId", FIELD_TEXT, FIELD_PARAM("addition") },
         { "pending", FIELD_BOOL, FIELD_CHANGED(STEP_WISH) },
         { NULL, FIELD_PUT, OPTIONAL, .put = put_approved,
-            .fields = FIELDS({ "approvedAt", FIELD_TIME_MS, COLUMN(STEP_WELCOME, 0), OPTIONAL }) }),
+            .fields = FIELDS(TIME_OF("approvedAt", STEP_WELCOME, 0, OPTIONAL)) }),
 };

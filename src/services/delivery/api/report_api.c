@@ -16,8 +16,6 @@ enum {
 
 /* ---- report --------------------------------------------------------------------------------- */
 
-enum { REPORT_CONVO, REPORT_TARGET, REPORT_CATEGORY, REPORT_CONTENT };
-
 static bool is_category(struct span category)
 {
     static const char *const categories[] = { "harassment", "spam", "hate_speech", "violence",
@@ -31,37 +29,30 @@ static bool is_category(struct span category)
 
 static bool check_report(struct call_run *run)
 {
-    static const struct refusal invalid = REFUSE(400, "InvalidCategory",
-        "category must be harassment, spam, hate_speech, violence, sexual_content, impersonation, "
-        "privacy_violation or other.");
-    static const struct refusal self =
-        REFUSE(400, "CannotReportSelf", "reportedDid is your own; report another account.");
-
-    if (!is_category(call_text(run, REPORT_CATEGORY)))
-        return call_refuse(run, &invalid);
-    if (span_equal(call_text(run, REPORT_TARGET), run->caller))
-        return call_refuse(run, &self);
+    if (!is_category(call_text(run, "category")))
+        return call_refuse(run, 400, "InvalidCategory",
+            "category must be harassment, spam, hate_speech, violence, sexual_content, "
+            "impersonation, "
+            "privacy_violation or other.");
+    if (span_equal(call_text(run, "reportedDid"), run->caller))
+        return call_refuse(
+            run, 400, "CannotReportSelf", "reportedDid is your own; report another account.");
     return true;
 }
 
 const struct call call_report_member = {
-    .params = PARAMS([REPORT_CONVO] = PARAM_CONVO, [REPORT_TARGET] = PARAM_DID("reportedDid"),
-        [REPORT_CATEGORY] = PARAM_NEED_TEXT("category", 1, 64),
-        [REPORT_CONTENT] = { "encryptedContent", PARAM_BYTES, PARAM_REQUIRED,
-            .max = REPORT_CONTENT_MAX }),
-    .role_of = &role_in_convo,
-    .role = ROLE_MEMBER,
+    .params = PARAMS(PARAM_CONVO, PARAM_DID("reportedDid"), PARAM_NEED_TEXT("category", 1, 64),
+        { "encryptedContent", PARAM_BYTES, PARAM_REQUIRED, .max = REPORT_CONTENT_MAX }),
+    IN_CONVO(ROLE_MEMBER),
     .check = check_report,
-    .steps = CALL_STEPS(
-        { STEP(report_was_member, 1, ARG_PARAM(REPORT_CONVO), ARG_PARAM(REPORT_TARGET)),
-            .refusal = REFUSE(404, "TargetNotMember",
-                "The reported account was never a member of this conversation.") },
-        { STEP(report_put, 1, ARG_ID, ARG_PARAM(REPORT_CONVO), ARG_CALLER, ARG_PARAM(REPORT_TARGET),
-              ARG_PARAM(REPORT_CATEGORY), ARG_PARAM(REPORT_CONTENT), ARG_NOW_MS(0),
-              ARG_INT(REPORTS_PENDING_MAX)),
+    .steps = CALL_STEPS(STEP_ROWS(1, report_was_member, "convoId reportedDid",
+                            .refusal = REFUSE(404, "TargetNotMember",
+                                "The reported account was never a member of this conversation.")),
+        STEP_ROWS(1, report_put, "@id convoId @caller reportedDid category encryptedContent @now #",
+            WITH(REPORTS_PENDING_MAX),
             .refusal = REFUSE_MANY(REPORTS_RETRY_S, "TooManyReports",
-                "20 of your reports in this conversation wait for an admin, which is the most.") },
-        AUDIT("reportMember", ARG_PARAM(REPORT_CONVO), ARG_PARAM(REPORT_TARGET))),
+                "20 of your reports in this conversation wait for an admin, which is the most.")),
+        AUDIT("reportMember", "convoId", "reportedDid")),
     .fields = FIELDS(
         { "reportId", FIELD_TEXT, FIELD_ID }, { "submittedAt", FIELD_TIME_MS, FIELD_NOW(0) }),
 };
@@ -69,13 +60,12 @@ const struct call call_report_member = {
 /* ---- list ----------------------------------------------------------------------------------- */
 
 static const char *const report_states[] = { "pending", "resolved", "dismissed", NULL };
-enum { LIST_CONVO, LIST_STATUS, LIST_LIMIT, LIST_CURSOR };
 
 /* A cursor is MILLISECONDS.ID of the last report seen. The check leaves the milliseconds in the
  * value's number and the id in its text. */
 static bool check_cursor(struct call_run *run)
 {
-    struct param_value *cursor = &run->values[LIST_CURSOR];
+    struct param_value *cursor = call_value(run, "cursor");
 
     if (cursor->is_given && !text_get_cursor(cursor->text, '.', &cursor->number, &cursor->text))
         json_expect_fail(run->expect, "cursor", "must be the cursor of an earlier answer");
@@ -83,25 +73,19 @@ static bool check_cursor(struct call_run *run)
 }
 
 const struct call call_get_reports = {
-    .params = PARAMS([LIST_CONVO] = PARAM_CONVO,
-        [LIST_STATUS] = { "status", PARAM_CHOICE, .fallback = -1, .choices = report_states },
-        [LIST_LIMIT] = PARAM_LIMIT(100, 50), [LIST_CURSOR] = PARAM_CURSOR),
-    .role_of = &role_in_convo,
-    .role = ROLE_MODERATOR,
+    .params =
+        PARAMS(PARAM_CONVO, { "status", PARAM_CHOICE, .fallback = -1, .choices = report_states },
+            PARAM_LIMIT(100, 50), PARAM_CURSOR),
+    IN_CONVO(ROLE_MODERATOR),
     .check = check_cursor,
-    .steps = CALL_STEPS(
-        { STEP(report_list, SQL_ROWS_ANY, ARG_PARAM(LIST_CONVO), ARG_CALLER, ARG_PARAM(LIST_STATUS),
-            ARG_VALUE(LIST_CURSOR), ARG_PARAM(LIST_CURSOR), ARG_PARAM(LIST_LIMIT)) }),
+    .steps = CALL_STEPS(STEP(report_list, "convoId @caller status cursor.number cursor limit")),
     .fields =
-        FIELDS({ "reports", FIELD_LIST,
-                   ROWS(0, { "id", FIELD_TEXT, .at = 0 }, { "reporterDid", FIELD_TEXT, .at = 1 },
-                       { "reportedDid", FIELD_TEXT, .at = 2 }, { "category", FIELD_TEXT, .at = 3 },
-                       { "encryptedContent", FIELD_BYTES, .at = 4 },
-                       { "status", FIELD_CHOICE, .at = 5, .choices = report_states },
-                       { "createdAt", FIELD_TIME_MS, .at = 7 },
-                       { "action", FIELD_TEXT, .at = 6, OPTIONAL },
-                       { "resolvedBy", FIELD_TEXT, .at = 8, OPTIONAL },
-                       { "resolvedAt", FIELD_TIME_MS, .at = 9, OPTIONAL }) },
+        FIELDS(LIST("reports",
+                   ROWS(0, TEXT_AT("id", 0), TEXT_AT("reporterDid", 1), TEXT_AT("reportedDid", 2),
+                       TEXT_AT("category", 3), BYTES_AT("encryptedContent", 4),
+                       CHOICE_AT("status", 5, report_states), TIME_AT("createdAt", 7),
+                       TEXT_AT("action", 6, OPTIONAL), TEXT_AT("resolvedBy", 8, OPTIONAL),
+                       TIME_AT("resolvedAt", 9, OPTIONAL))),
             { "cursor", FIELD_TEXT, LAST_ROW(0, 10), OPTIONAL }),
 };
 
@@ -109,104 +93,80 @@ const struct call call_get_reports = {
 
 static const char *const report_actions[] = { "removed_member", "warned", "dismissed", "no_action",
     NULL };
-enum { RESOLVE_REPORT, RESOLVE_ACTION };
 
 /* Only a commit removes a member: it must be stored before a report says so. */
 static bool says_removed(const struct call_run *run)
 {
-    return run->values[RESOLVE_ACTION].number == 0;
+    return call_number(run, "action") == 0;
 }
 
 const struct call call_resolve_report = {
-    .params =
-        PARAMS([RESOLVE_REPORT] = PARAM_NEED_TEXT("reportId", 1, 64), [RESOLVE_ACTION] = { "action",
-                                                                          PARAM_CHOICE,
-                                                                          PARAM_REQUIRED,
-                                                                          .choices =
-                                                                              report_actions }),
+    .params = PARAMS(PARAM_NEED_TEXT("reportId", 1, 64),
+        { "action", PARAM_CHOICE, PARAM_REQUIRED, .choices = report_actions }),
     .role_of = &role_of_report,
     .role = ROLE_MODERATOR,
-    .steps = CALL_STEPS({ STEP(report_is_not_about, 1, ARG_PARAM(RESOLVE_REPORT), ARG_CALLER),
+    .steps = CALL_STEPS(STEP_ROWS(1, report_is_not_about, "reportId @caller",
                             .refusal = REFUSE(403, "CannotResolveSelf",
-                                "This report is about you; another moderator resolves it.") },
-        { STEP(report_is_pending, 1, ARG_PARAM(RESOLVE_REPORT)),
-            .refusal = REFUSE(409, "AlreadyResolved", "This report is resolved.") },
-        { STEP(report_is_still_in, 0, ARG_PARAM(RESOLVE_REPORT)), .when = says_removed,
+                                "This report is about you; another moderator resolves it.")),
+        STEP_ROWS(1, report_is_pending, "reportId",
+            .refusal = REFUSE(409, "AlreadyResolved", "This report is resolved.")),
+        STEP_ROWS(0, report_is_still_in, "reportId", .when = says_removed,
             .refusal = REFUSE(409, "TargetStillMember",
-                "The reported account is still a member; call removeMember with a commit first.") },
-        { STEP(report_resolve, 1, ARG_PARAM(RESOLVE_REPORT), ARG_CALLER, ARG_WORD(RESOLVE_ACTION),
-              ARG_NOW_MS(0)),
-            .refusal = REFUSE(409, "AlreadyResolved", "This report is resolved.") },
-        { STEP(audit_put_report, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT("resolveReport"),
-            ARG_PARAM(RESOLVE_REPORT), ARG_NOW_MS(0)) }),
+                "The reported account is still a member; call removeMember with a commit first.")),
+        STEP_ROWS(1, report_resolve, "reportId @caller action.text @now",
+            .refusal = REFUSE(409, "AlreadyResolved", "This report is resolved.")),
+        STEP_ROWS(1, audit_put_report, "@random_id @caller 'resolveReport' reportId @now")),
     .fields = FIELDS({ "ok", FIELD_BOOL, FIELD_NUMBER(1) }),
 };
 
 /* ---- warn ----------------------------------------------------------------------------------- */
 
-enum { WARN_CONVO, WARN_MEMBER, WARN_REASON, WARN_END };
-
 static bool check_warning(struct call_run *run)
 {
-    static const struct refusal self =
-        REFUSE(400, "CannotWarnSelf", "memberDid is your own; warn another member.");
-
-    return !span_equal(call_text(run, WARN_MEMBER), run->caller) || call_refuse(run, &self);
+    return !span_equal(call_text(run, "memberDid"), run->caller) ||
+           call_refuse(run, 400, "CannotWarnSelf", "memberDid is your own; warn another member.");
 }
 
 const struct call call_warn_member = {
-    .params = PARAMS([WARN_CONVO] = PARAM_CONVO, [WARN_MEMBER] = PARAM_DID("memberDid"),
-        [WARN_REASON] = PARAM_NEED_TEXT("reason", 1, 500),
-        [WARN_END] = { "expiresAt", PARAM_TIME, .max = WARNING_DAYS_MAX,
-            .fallback = WARNING_DAYS }),
-    .role_of = &role_in_convo,
-    .role = ROLE_MODERATOR,
+    .params = PARAMS(PARAM_CONVO, PARAM_DID("memberDid"), PARAM_NEED_TEXT("reason", 1, 500),
+        { "expiresAt", PARAM_TIME, .max = WARNING_DAYS_MAX, .fallback = WARNING_DAYS }),
+    IN_CONVO(ROLE_MODERATOR),
     .check = check_warning,
-    .steps = CALL_STEPS({ STEP(role_find_member, 1, ARG_PARAM(WARN_CONVO), ARG_PARAM(WARN_MEMBER)),
+    .steps = CALL_STEPS(STEP_ROWS(1, role_find_member, "convoId memberDid",
                             .refusal = REFUSE(404, "TargetNotMember",
-                                "The warned account is not a member of this conversation.") },
-        { STEP(warning_put, 1, ARG_ID, ARG_PARAM(WARN_CONVO), ARG_PARAM(WARN_MEMBER), ARG_CALLER,
-              ARG_PARAM(WARN_REASON), ARG_NOW_MS(0), ARG_PARAM(WARN_END), ARG_INT(WARNINGS_MAX)),
+                                "The warned account is not a member of this conversation.")),
+        STEP_ROWS(1, warning_put, "@id convoId memberDid @caller reason @now expiresAt #",
+            WITH(WARNINGS_MAX),
             .refusal = REFUSE_MANY(REPORTS_RETRY_S, "TooManyWarnings",
-                "This member has 100 warnings, which is the most; wait until one expires.") },
-        AUDIT("warnMember", ARG_PARAM(WARN_CONVO), ARG_PARAM(WARN_MEMBER))),
+                "This member has 100 warnings, which is the most; wait until one expires.")),
+        AUDIT("warnMember", "convoId", "memberDid")),
     .fields = FIELDS(
         { "warningId", FIELD_TEXT, FIELD_ID }, { "deliveredAt", FIELD_TIME_MS, FIELD_NOW(0) }),
 };
 
 const struct call call_list_warnings = {
     .params = PARAMS(PARAM_CONVO),
-    .role_of = &role_in_convo,
-    .role = ROLE_MEMBER,
-    .steps =
-        CALL_STEPS({ STEP(warning_list, SQL_ROWS_ANY, ARG_PARAM(0), ARG_CALLER, ARG_NOW_MS(0)) }),
-    .fields = FIELDS({ "warnings", FIELD_LIST,
-        ROWS(0, { "warningId", FIELD_TEXT, .at = 0 }, { "memberDid", FIELD_TEXT, .at = 1 },
-            { "warnedBy", FIELD_TEXT, .at = 2 }, { "reason", FIELD_TEXT, .at = 3 },
-            { "createdAt", FIELD_TIME_MS, .at = 4 }, { "expiresAt", FIELD_TIME_MS, .at = 5 }) }),
+    IN_CONVO(ROLE_MEMBER),
+    .steps = CALL_STEPS(STEP(warning_list, "convoId @caller @now")),
+    .fields = FIELDS(LIST("warnings",
+        ROWS(0, TEXT_AT("warningId", 0), TEXT_AT("memberDid", 1), TEXT_AT("warnedBy", 2),
+            TEXT_AT("reason", 3), TIME_AT("createdAt", 4), TIME_AT("expiresAt", 5)))),
 };
 
 /* ---- figures -------------------------------------------------------------------------------- */
 
 const struct call call_get_admin_stats = {
     .params = PARAMS(PARAM_CONVO),
-    .role_of = &role_in_convo,
-    .role = ROLE_ADMIN,
-    .steps = CALL_STEPS({ STEP(report_count_members, 1, ARG_PARAM(0)) },
-        { STEP(report_count_removed, 1, ARG_PARAM(0)) }, { STEP(warning_count, 1, ARG_PARAM(0)) },
-        { STEP(report_count, 1, ARG_PARAM(0)) },
-        { STEP(report_count_categories, SQL_ROWS_ANY, ARG_PARAM(0)) }),
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM(0) },
+    IN_CONVO(ROLE_ADMIN),
+    .steps = CALL_STEPS(STEP_ROWS(1, report_count_members, "convoId"),
+        STEP_ROWS(1, report_count_removed, "convoId"), STEP_ROWS(1, warning_count, "convoId"),
+        STEP_ROWS(1, report_count, "convoId"), STEP(report_count_categories, "convoId")),
+    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
         { "generatedAt", FIELD_TIME_MS, FIELD_NOW(0) },
-        { "stats", FIELD_OBJECT,
-            .fields = FIELDS({ "members", FIELD_INT, COLUMN(0, 0) },
-                { "admins", FIELD_INT, COLUMN(0, 1) }, { "moderators", FIELD_INT, COLUMN(0, 2) },
-                { "totalRemovals", FIELD_INT, COLUMN(1, 0) },
-                { "totalWarnings", FIELD_INT, COLUMN(2, 0) },
-                { "totalReports", FIELD_INT, COLUMN(3, 0) },
-                { "pendingReports", FIELD_INT, COLUMN(3, 1) },
-                { "resolvedReports", FIELD_INT, COLUMN(3, 2) },
-                { "dismissedReports", FIELD_INT, COLUMN(3, 3) },
-                { "reportsByCategory", FIELD_MAP, MAP_ROWS(4) },
-                { "averageResolutionTimeHours", FIELD_INT, COLUMN(3, 4), OPTIONAL }) }),
+        OBJECT("stats", INT_OF("members", 0, 0), INT_OF("admins", 0, 1), INT_OF("moderators", 0, 2),
+            INT_OF("totalRemovals", 1, 0), INT_OF("totalWarnings", 2, 0),
+            INT_OF("totalReports", 3, 0), INT_OF("pendingReports", 3, 1),
+            INT_OF("resolvedReports", 3, 2), INT_OF("dismissedReports", 3, 3),
+            { "reportsByCategory", FIELD_MAP, MAP_ROWS(4) },
+            INT_OF("averageResolutionTimeHours", 3, 4, OPTIONAL))),
 };

@@ -29,9 +29,9 @@ const struct api_call api_update_cursor = {
 static const struct call count_unread = {
     .params = PARAMS(PARAM_CONVO),
     .unit = CALL_READS,
-    .steps = CALL_STEPS({ STEP(log_count_unread_in, SQL_ROWS_ANY, ARG_PARAM(0), ARG_CALLER),
-        .missing = REFUSE_STRANGER }), /* removed meanwhile */
-    .fields = FIELDS({ "unreadCount", FIELD_INT, COLUMN(0, 0) }),
+    .steps = CALL_STEPS(STEP(log_count_unread_in, "convoId @caller",
+        .missing = REFUSE_STRANGER)), /* removed meanwhile */
+    .fields = FIELDS(INT_OF("unreadCount", 0, 0)),
 };
 
 /* The mark is stored; the database counts the unread messages. */
@@ -63,9 +63,8 @@ static void put_total(
 }
 
 const struct call call_get_unread = {
-    .steps = CALL_STEPS({ STEP(log_count_unread, SQL_ROWS_ANY, ARG_CALLER) }),
+    .steps = CALL_STEPS(STEP(log_count_unread, "@caller")),
     .fields = FIELDS({ "conversations", FIELD_MAP, MAP_ROWS(0) },
-        { "total", FIELD_PUT, .put = put_total,
-            .fields = FIELDS({ "total", FIELD_INT, .at = 0 }) }),
+        { "total", FIELD_PUT, .put = put_total, .fields = FIELDS(INT_AT("total", 0)) }),
     .is_large = true,
 };

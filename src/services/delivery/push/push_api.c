@@ -7,20 +7,18 @@
 #include "services/delivery/push/push.h"
 #include "services/delivery/store/device_store.h"
 
-enum { TOKEN_DEVICE, TOKEN_TOKEN, TOKEN_PLATFORM };
 
 static bool is_push_on(struct call_run *run)
 {
-    static const struct refusal off = REFUSE(
-        501, "PushNotConfigured", "This server sends no push messages; open a stream instead.");
-
-    return push_is_on(call_delivery(run)) || call_refuse(run, &off);
+    return push_is_on(call_delivery(run)) ||
+           call_refuse(run, 501, "PushNotConfigured",
+               "This server sends no push messages; open a stream instead.");
 }
 
 /* A gateway may want any form: no spaces, and printable. */
 static bool check_token(struct call_run *run)
 {
-    struct span token = call_text(run, TOKEN_TOKEN);
+    struct span token = call_text(run, "pushToken");
 
     for (size_t i = 0; i < token.size; i++)
         if (token.at[i] < '!' || token.at[i] > '~')
@@ -30,20 +28,19 @@ static bool check_token(struct call_run *run)
 
 const struct call call_register_device_token = {
     .enter = is_push_on,
-    .params = PARAMS([TOKEN_DEVICE] = PARAM_OWN_DEVICE,
-        [TOKEN_TOKEN] = PARAM_NEED_TEXT("pushToken", 1, PUSH_TOKEN_SIZE_MAX),
-        [TOKEN_PLATFORM] = { "platform", PARAM_CHOICE, PARAM_REQUIRED, .choices = push_platforms }),
+    .params = PARAMS(PARAM_OWN_DEVICE, PARAM_NEED_TEXT("pushToken", 1, PUSH_TOKEN_SIZE_MAX),
+        { "platform", PARAM_CHOICE, PARAM_REQUIRED, .choices = push_platforms }),
     .check = check_token,
-    .steps = CALL_STEPS({ STEP(device_put_push_token, 1, ARG_CALLER, ARG_PARAM(TOKEN_DEVICE),
-                              ARG_PARAM(TOKEN_PLATFORM), ARG_PARAM(TOKEN_TOKEN), ARG_NOW_MS(0)),
-        .refusal = REFUSE(
-            404, "DeviceNotFound", "You have no device with this deviceId; register it first.") }),
+    .steps =
+        CALL_STEPS(STEP_ROWS(1, device_put_push_token, "@caller deviceId platform pushToken @now",
+            .refusal = REFUSE(404, "DeviceNotFound",
+                "You have no device with this deviceId; register it first."))),
     .fields = SUCCESS,
 };
 
 /* Also while push is off: a token that was left here can be taken back. */
 const struct call call_unregister_device_token = {
     .params = PARAMS(PARAM_OWN_DEVICE),
-    .steps = CALL_STEPS({ STEP(device_delete_push_token, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(0)) }),
+    .steps = CALL_STEPS(STEP(device_delete_push_token, "@caller deviceId")),
     .fields = SUCCESS,
 };

@@ -130,11 +130,11 @@ SQL_STATEMENT(package_count_last_resorts,
     " WHEN (state = 1 AND lease_until_s > " now ") OR " PACKAGE_IS_BROUGHT " THEN 2 ELSE 3 END"
 /* Columns: ref, device, suite, not_after_s, is_last_resort, uses, created_s, consumed_s, status: 0
  * consumed, 1 expired, 2 leased, 3 available. Now is the last value. */
-SQL_STATEMENT(package_list,
-    "SELECT " PACKAGE_STOCK("$5") " FROM key_packages WHERE did = $1 AND ($2 = '' OR device = $2)"
-                                  " AND ref > $3 ORDER BY ref LIMIT $4");
-SQL_STATEMENT(
-    package_get, "SELECT " PACKAGE_STOCK("$3") " FROM key_packages WHERE did = $1 AND ref = $2");
+#define PACKAGE_LIST(is)                                                                           \
+    "SELECT " PACKAGE_STOCK("$5") " FROM key_packages WHERE did = $1 AND ($2 = '' OR device = $2)" \
+                                  " AND ref " is " $3 ORDER BY ref LIMIT $4"
+SQL_STATEMENT(package_list, PACKAGE_LIST(">"));
+SQL_STATEMENT(package_get, PACKAGE_LIST("="));
 
 SQL_STATEMENT(
     package_delete, "DELETE FROM key_packages WHERE ref = $1 AND did = $2 AND state <> 2");

@@ -318,6 +318,18 @@ void call_respond(struct http_request *request, struct buffer *answer)
     buffer_free(answer);
 }
 
+bool call_respond_instead(
+    struct call_run *run, unsigned status, const char *media, struct buffer *answer)
+{
+    db_query_release(run->request);
+    if (answer->failed != 0)
+        http_respond_shed(run->request, 503, 1, "memory");
+    else
+        http_respond_buffer(run->request, status, media, answer);
+    buffer_free(answer);
+    return false;
+}
+
 void call_answer(struct call_run *run)
 {
     struct field_source source = { .get = call_get, .count = call_count, .data = run };
@@ -349,7 +361,7 @@ static void call_finished(struct http_request *request, const struct tr_event *e
 
     run->unit = db_query_any_result(request, event);
     if (run->call->count != NULL)
-        run->call->count(run->unit != NULL);
+        run->call->count(run, run->unit != NULL);
     if (run->unit == NULL)
         return;
     if (sql_unit_status(run->unit) != 0) {
@@ -526,7 +538,7 @@ void call_start(struct call_run *run, const struct call *call)
     }
     if (!db_query_start_with(run->request, run->service, unit, is_read, call_finished, run, NULL) &&
         call->count != NULL)
-        call->count(false);
+        call->count(run, false);
 }
 
 void call_next(struct call_run *run, const struct call *call)

@@ -148,8 +148,8 @@ struct call {
     bool (*check)(struct call_run *run);
     /* Runs when the unit has ended and no step was refused. */
     bool (*decide)(struct call_run *run);
-    /* Counts whether the database answered. */
-    void (*count)(bool is_answered);
+    /* Runs when a unit has ended or could not start: did the database answer? */
+    void (*count)(struct call_run *run, bool is_answered);
     /* Runs when the answer is written, before it is sent. */
     void (*after)(struct call_run *run);
 };
@@ -220,6 +220,9 @@ struct span call_id(struct call_run *run);
 /* Answer 200 with JSON, and free the buffer. If the buffer failed, answer 503; after a POST, which
  * may have stored something, 504. */
 void call_respond(struct http_request *request, struct buffer *answer);
+/* For hooks: answer with these bytes instead of the fields, and free the buffer. Always false. */
+bool call_respond_instead(
+    struct call_run *run, unsigned status, const char *media, struct buffer *answer);
 /* Hash an owner to a unit's key: units with the same key run in order. */
 uint64_t call_key(struct span owner);
 

@@ -369,22 +369,28 @@ static void read_body_bytes(
         param_fail(reader, param, "must not be empty");
 }
 
-static void read_body_hexes(
+static void read_body_items(
     struct param_reader *reader, const struct param *param, struct param_value *value)
 {
+    struct json_expect *expect = &reader->expect;
     const struct json *list =
-        json_need_array(&reader->expect, param->name, (size_t)param->min, (size_t)param->max);
+        json_need_array(expect, param->name, (size_t)param->min, (size_t)param->max);
     struct param item = { .name = param->name, .min = 1, .max = param->fallback };
     struct span *items = param_alloc(reader, (json_count(list) + 1) * sizeof *items);
+    bool is_hex = param->type == PARAM_HEXES;
 
-    tr_assert(param->fallback > 0); /* bytes of one hash */
-    if (items == NULL)
-        return;
-    for (struct json_iter it = json_iterate(list); json_next(&it); value->count++) {
-        items[value->count] = json_item_string(
-            &reader->expect, param->name, value->count, it.value, 2, (size_t)param->fallback * 2);
-        if (!reader->expect.failed)
-            read_hex(reader, &item, &items[value->count]);
+    tr_assert(!is_hex || param->fallback > 0); /* bytes of one hash */
+    for (struct json_iter it = json_iterate(list); items != NULL && json_next(&it);
+         value->count++) {
+        struct span *text = &items[value->count];
+
+        *text = json_item_string(expect, param->name, value->count, it.value,
+            is_hex ? 2 : DID_SIZE_MIN, is_hex ? (size_t)param->fallback * 2 : DID_SIZE_MAX);
+        if (is_hex && !expect->failed)
+            read_hex(reader, &item, text);
+        for (uint32_t i = 0; !is_hex && i < value->count; i++)
+            if (span_equal(items[i], *text))
+                param_fail(reader, param, "must not name an account twice");
     }
     value->items = items;
 }
@@ -448,7 +454,8 @@ static void read_body_param(
         read_body_bytes(reader, param, value);
         break;
     case PARAM_HEXES:
-        read_body_hexes(reader, param, value);
+    case PARAM_DIDS:
+        read_body_items(reader, param, value);
         break;
     case PARAM_JSON:
         value->json = json_need_array(expect, param->name, (size_t)param->min, (size_t)param->max);

@@ -29,7 +29,7 @@ enum param_type {
     PARAM_BYTES,  /* base64 of 1 to max bytes; bodies only */
     PARAM_HEX,    /* hex of min to max bytes */
     PARAM_IDS,    /* min to max different ids: name=a&name=b or name=a,b; queries only */
-    PARAM_DIDS,   /* the same of DIDs */
+    PARAM_DIDS,   /* the same of DIDs; in a body an array of at least `min` */
     PARAM_HEXES,  /* an array of min to max hashes in hex; bodies only */
     PARAM_JSON,   /* an array of min to max values, read by the call itself; bodies only */
     PARAM_MLS,    /* an MLS message of at most max bytes: base64, or `raw` itself; bodies only */

@@ -73,8 +73,9 @@ void user_job_unref(struct user_job *job)
     base_free(job);
 }
 
-void user_count_read(bool is_answered)
+void user_count_read(struct call_run *run, bool is_answered)
 {
+    (void)run;
     metric_add(&metrics[is_answered ? READS_DONE : READS_FAILED], 1);
 }
 

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "services/common/param.h"
+#include "services/common/call.h"
 #include "services/users/users.h"
 
 struct user_change {
@@ -71,7 +71,7 @@ extern const struct sql_statement user_conflicts; /* $2: at most so many */
 extern const struct sql_statement user_count_kinds, user_devices, user_count_conflicts;
 
 /* user_actor.c */
-void user_count_read(bool is_answered);
+void user_count_read(struct call_run *run, bool is_answered);
 extern const struct tr_type user_type;
 
 #endif

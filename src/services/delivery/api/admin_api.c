@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/api/admin_api.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "services/common/call.h"
@@ -250,82 +249,16 @@ static void handle_verify(struct http_request *request)
 
 /* ---- audit ---------------------------------------------------------------------------------- */
 
-struct audit_page {
-    struct delivery *delivery;
-    uint32_t limit;
-};
-
-static void audit_end(void *data)
+static void audit_end(struct call_run *run, bool is_answered)
 {
-    const struct audit_page *page = data;
+    struct delivery *delivery = http_service(run->request);
 
-    tr_assert(atomic_load(&page->delivery->audits_running) > 0);
-    atomic_fetch_sub(&page->delivery->audits_running, 1);
+    (void)is_answered;
+    tr_assert(atomic_load(&delivery->audits_running) > 0);
+    atomic_fetch_sub(&delivery->audits_running, 1);
 }
 
-static void put_entry(struct json_writer *writer, const struct sql_unit *unit, uint32_t row)
-{
-    static const char *const names[] = { "id", "actor", "action", "convoId", "target" };
-
-    json_put_object(writer, NULL);
-    for (uint32_t column = 0; column < 5; column++)
-        if (!sql_row_is_null(unit, 0, row, column))
-            json_put_string(writer, names[column], sql_row_bytes(unit, 0, row, column));
-    text_put_time(writer, "createdAt", sql_row_int(unit, 0, row, 5));
-    json_put_end(writer);
-}
-
-static void audit_read(struct http_request *request, const struct tr_event *event)
-{
-    const struct audit_page *page = db_query_data(request);
-    const struct sql_unit *unit = db_query_result(request, event);
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    uint32_t count = unit == NULL ? 0 : sql_unit_rows(unit, 0);
-    bool has_more = count > page->limit;
-
-    audit_end((void *)(uintptr_t)page);
-    if (unit == NULL)
-        return;
-    if (has_more)
-        count = page->limit;
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "entries");
-    for (uint32_t i = 0; i < count; i++)
-        put_entry(&writer, unit, i);
-    json_put_end(&writer);
-    if (has_more) {
-        struct span id = sql_row_bytes(unit, 0, count - 1, 0);
-        char cursor[32 + AUDIT_ID_SIZE];
-
-        (void)snprintf(cursor, sizeof cursor, "%lld-%.*s",
-            (long long)sql_row_int(unit, 0, count - 1, 5), (int)id.size, id.at);
-        json_put_text(&writer, "cursor", cursor);
-    }
-    json_put_end(&writer);
-    db_query_release(request);
-    call_respond(request, &answer);
-}
-
-enum { AUDIT_LIMIT, AUDIT_CURSOR, AUDIT_CONVO, AUDIT_PARAMS };
-
-/* Entries older than the cursor: of one conversation, or of all. */
-static struct sql_unit *audit_unit(const struct param_value *values)
-{
-    bool is_of_convo = values[AUDIT_CONVO].is_given;
-    struct sql_unit *unit = sql_unit_create(0);
-
-    if (unit == NULL)
-        return NULL;
-    UNIT_STEP(unit, is_of_convo ? &audit_list_of : &audit_list, SQL_ROWS_ANY,
-        VALUE_INT(values[AUDIT_CURSOR].number), VALUE_TEXT(values[AUDIT_CURSOR].text),
-        VALUE_INT(values[AUDIT_LIMIT].number + 1)); /* one more, to know that there is more */
-    if (is_of_convo)
-        sql_unit_text(unit, values[AUDIT_CONVO].text);
-    return unit;
-}
-
-/* Read MILLISECONDS-ID, as audit_read writes it. Missing: behind the newest entry. */
+/* Read MILLISECONDS-ID, as audit_list writes it. Missing: behind the newest entry. */
 static void read_audit_cursor(struct json_expect *expect, struct param_value *cursor)
 {
     static const char first_id[] = "00000000000000000000000000000000";
@@ -341,30 +274,37 @@ static void read_audit_cursor(struct json_expect *expect, struct param_value *cu
     }
 }
 
+static bool check_audit(struct call_run *run)
+{
+    struct delivery *delivery = http_service(run->request);
+
+    read_audit_cursor(run->expect, call_value(run, "cursor"));
+    return run->expect->failed || admin_enter(run->request, &delivery->audits_running, AUDITS_MAX);
+}
+
+static bool is_of_convo(const struct call_run *run)
+{
+    return call_has(run, "convoId");
+}
+
+static const struct call call_audit = {
+    .params = PARAMS(PARAM_LIMIT(AUDIT_PAGE_MAX, 100), PARAM_CURSOR,
+        PARAM_MAY_TEXT("convoId", 1, CONVO_SIZE_MAX)),
+    .check = check_audit,
+    .count = audit_end,
+    .steps = CALL_STEPS(STEP(audit_list_of, "cursor.number cursor limit convoId",
+        .when = is_of_convo, .otherwise = &audit_list)),
+    .fields = FIELDS(
+        LIST("entries", ROWS(0, TEXT_AT("id", 0), TEXT_AT("actor", 1), TEXT_AT("action", 2),
+                            TEXT_AT("convoId", 3), TEXT_AT("target", 4), TIME_AT("createdAt", 5))),
+        { "cursor", FIELD_TEXT, LAST_ROW(0, 6) }),
+};
+
 static void handle_audit(struct http_request *request)
 {
-    static const struct param params[] = {
-        [AUDIT_LIMIT] = PARAM_LIMIT(AUDIT_PAGE_MAX, 100),
-        [AUDIT_CURSOR] = PARAM_CURSOR,
-        [AUDIT_CONVO] = PARAM_MAY_TEXT("convoId", 1, CONVO_SIZE_MAX),
-        PARAM_LAST,
-    };
-    struct param_reader reader = { .request = request };
-    struct param_value values[AUDIT_PARAMS] = { 0 };
-    struct audit_page *page = http_alloc(request, sizeof *page);
+    const struct delivery *delivery = http_service(request);
 
-    param_read_query(&reader, params, values);
-    read_audit_cursor(&reader.expect, &values[AUDIT_CURSOR]);
-    if (param_reader_refuse(&reader))
-        return;
-    if (page == NULL) {
-        http_respond_shed(request, 503, 1, "busy");
-        return;
-    }
-    *page = (struct audit_page){ http_service(request), (uint32_t)values[AUDIT_LIMIT].number };
-    if (admin_enter(request, &page->delivery->audits_running, AUDITS_MAX))
-        db_query_start_with(
-            request, &page->delivery->calls, audit_unit(values), true, audit_read, page, audit_end);
+    call_begin(request, &delivery->calls, &call_audit);
 }
 
 const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {

@@ -21,6 +21,23 @@ void api_refuse(struct api_body *body, unsigned status, const char *label, const
     body->text = text;
 }
 
+const struct param_value *api_value(const struct api_body *body, const char *name)
+{
+    int index = param_find(body->call->params, span_of(name));
+
+    tr_assert(index >= 0); /* the table names it */
+    return &body->values[index];
+}
+
+void *api_alloc(struct api_body *body, size_t count, size_t item_size)
+{
+    void *list = count == 0 ? NULL : base_calloc(count * item_size);
+
+    if (list == NULL && count > 0)
+        body->reader.is_out_of_memory = true;
+    return list;
+}
+
 static bool is_good(const struct api_body *body)
 {
     return !body->reader.expect.failed && !body->reader.is_out_of_memory && body->status == 0;
@@ -166,7 +183,7 @@ static bool read_request(struct api_body *body)
     else
         read_json(body);
     if (is_good(body))
-        body->act->convo = api_text(body, 0);
+        body->act->convo = body->values[0].text;
     return true;
 }
 
@@ -374,25 +391,18 @@ void api_end(struct http_request *request)
     http_set_data(request, NULL);
 }
 
-bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then)
+bool api_ask_if_live(struct http_request *request, struct act *act, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
     tr_sender convo;
-    int rc = TR_ENOENT;
+    int rc;
 
     tr_assert(act->convo.size > 0);
-    if (!direct_takes(delivery->direct, act))
-        rc =
-            tr_registry_find(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
-    if (rc < 0) {
-        act_unref(act);
+    if (direct_takes(delivery->direct, act) ||
+        tr_registry_find(delivery->convos, act->convo.at, act->convo.size, "a request", &convo) < 0)
         return false;
-    }
     act->convo = (struct span){ NULL, 0 }; /* the request's text; the actor knows its id */
-    http_set_data(request, act);
     rc = ask_to(request, convo, act, then);
     tr_sender_drop(&convo);
-    if (rc < 0)
-        api_end(request);
     return rc == 0;
 }

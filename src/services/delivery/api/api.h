@@ -58,10 +58,14 @@ struct api_body {
 
 /* Serve a route whose `extra` is a struct api_call. */
 void api_handle(struct http_request *request);
-static inline struct span api_text(const struct api_body *body, uint32_t param)
+/* Return the value of a parameter of the call's table. */
+const struct param_value *api_value(const struct api_body *body, const char *name);
+static inline struct span api_text(const struct api_body *body, const char *name)
 {
-    return body->values[param].text;
+    return api_value(body, name)->text;
 }
+/* Allocates a list for the act. NULL if it has no item, or when out of memory, which is noted. */
+void *api_alloc(struct api_body *body, size_t count, size_t item_size);
 static inline struct delivery *api_delivery(const struct api_body *body)
 {
     return http_service(body->request);
@@ -91,9 +95,9 @@ void api_send(struct http_request *request, struct act *act);
 int api_ask_actor(struct http_request *request, struct act *act, http_then_fn then);
 /* Answers with the outcome of an act that was asked for. */
 void api_respond(struct http_request *request, const struct tr_event *event, struct act *act);
-/* Takes the act and sends it to its conversation's actor, if that is in memory. act->convo may be
- * the request's own text. False: nothing was sent or answered. */
-bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then);
+/* Asks the conversation's actor, if that is in memory. act->convo may be the request's own text. False:
+ * nothing was sent or answered. */
+bool api_ask_if_live(struct http_request *request, struct act *act, http_then_fn then);
 /* Frees the act that is the request's data. */
 void api_end(struct http_request *request);
 

@@ -79,27 +79,25 @@ void bundle_read_mls(struct api_body *body)
         json_expect_fail(&body->reader.expect, NULL, "has a part that is too large");
 }
 
-static void read_byte_list(struct api_body *body, uint32_t param, size_t size_max,
+static void read_byte_list(struct api_body *body, const char *name, size_t size_max,
     void (*add)(struct api_body *body, struct span bytes))
 {
-    tr_assert(body->call->params[param].type == PARAM_JSON);
-    for (struct json_iter it = json_iterate(body->values[param].json); json_next(&it);) {
+    for (struct json_iter it = json_iterate(api_value(body, name)->json); json_next(&it);) {
         struct span bytes;
 
         if (text_get_bytes(it.value, size_max, &bytes))
             add(body, bytes);
         else
-            json_expect_fail(
-                &body->reader.expect, body->call->params[param].name, "must be base64");
+            json_expect_fail(&body->reader.expect, name, "must be base64");
     }
 }
 
-void bundle_read_json(struct api_body *body, uint32_t first)
+void bundle_read_json(struct api_body *body)
 {
     tr_assert(body->reader.raw_name == NULL);
-    read_byte_list(body, first, WELCOME_SIZE_MAX, bundle_add_welcome);
-    read_byte_list(body, first + 1, COMMIT_SIZE_MAX, add_proposal);
-    act_commit(body->act)->app_bytes = api_text(body, first + 2);
+    read_byte_list(body, "welcomes", WELCOME_SIZE_MAX, bundle_add_welcome);
+    read_byte_list(body, "proposals", COMMIT_SIZE_MAX, add_proposal);
+    act_commit(body->act)->app_bytes = api_text(body, "appMessage");
 }
 
 /* Checks that a part is a message of this content, in the commit's group and of the epoch. */

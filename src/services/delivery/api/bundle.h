@@ -10,8 +10,8 @@
 /* `raw` of the calls that take a bundle: no member has this name. */
 #define BUNDLE_RAW "bundle"
 
-/* Reads the parameters welcomes, proposals and appMessage of submitCommit, which begin at `first`. */
-void bundle_read_json(struct api_body *body, uint32_t first);
+/* Reads the parameters welcomes, proposals and appMessage of submitCommit. */
+void bundle_read_json(struct api_body *body);
 /* Reads all messages of a body of type message/mls. */
 void bundle_read_mls(struct api_body *body);
 /* Adds a Welcome; an empty span adds none. */

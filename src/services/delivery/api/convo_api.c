@@ -12,62 +12,28 @@
 #include "services/delivery/api/recipients.h"
 #include "services/delivery/mls/mls_check.h"
 
-/* ---- lists of names ------------------------------------------------------------------------- */
+/* ---- members -------------------------------------------------------------------------------- */
 
-/* Read an array of DIDs that are all different. The caller owns the list, which is NULL if it is
- * empty. */
-static struct span *read_dids(struct api_body *body, uint32_t param, uint32_t *ret_count)
-{
-    const struct json *list = body->values[param].json;
-    const char *name = body->call->params[param].name;
-    struct json_expect *expect = &body->reader.expect;
-    struct span *dids;
-    uint32_t count = 0;
-
-    tr_assert(body->call->params[param].type == PARAM_JSON);
-    *ret_count = 0;
-    if (json_count(list) == 0)
-        return NULL;
-    dids = base_calloc(json_count(list) * sizeof *dids);
-    if (dids == NULL) {
-        body->reader.is_out_of_memory = true;
-        return NULL;
-    }
-    for (struct json_iter it = json_iterate(list); json_next(&it); count++) {
-        dids[count] = json_item_string(expect, name, count, it.value, DID_SIZE_MIN, DID_SIZE_MAX);
-        for (uint32_t i = 0; i < count; i++)
-            if (span_equal(dids[i], dids[count]))
-                json_expect_fail(expect, name, "must not name an account twice");
-    }
-    *ret_count = count;
-    return dids;
-}
-
-static void read_adds(struct api_body *body, uint32_t param)
+static void add_accounts(struct api_body *body, const struct span *dids, uint32_t count)
 {
     struct act_members *members = body->act->members;
-    struct span *dids = read_dids(body, param, &members->add_count);
 
-    if (dids == NULL)
-        return;
-    members->adds = base_calloc(members->add_count * sizeof *members->adds);
-    if (members->adds == NULL) {
-        body->reader.is_out_of_memory = true;
-        members->add_count = 0;
-    }
+    tr_assert(members->adds == NULL);
+    members->adds = api_alloc(body, count, sizeof *members->adds);
+    members->add_count = members->adds == NULL ? 0 : count;
     for (uint32_t i = 0; i < members->add_count; i++)
         members->adds[i].did = dids[i];
-    base_free(dids);
 }
 
-static void remove_one(struct act *act, struct span did)
+static void remove_accounts(struct api_body *body, const struct span *dids, uint32_t count)
 {
-    tr_assert(act->members->removes == NULL);
-    act->members->removes = base_calloc(sizeof *act->members->removes);
-    if (act->members->removes == NULL)
-        act->decoded.failed = TR_ENOMEM;
-    else
-        act->members->removes[act->members->remove_count++] = did;
+    struct act_members *members = body->act->members;
+
+    tr_assert(members->removes == NULL);
+    members->removes = api_alloc(body, count, sizeof *members->removes);
+    members->remove_count = members->removes == NULL ? 0 : count;
+    if (members->remove_count > 0)
+        memcpy(members->removes, dids, count * sizeof *dids);
 }
 
 /* ---- commits -------------------------------------------------------------------------------- */
@@ -173,7 +139,7 @@ static void put_moved(struct json_writer *writer, struct act *act)
 
 /* ---- calls that move the epoch -------------------------------------------------------------- */
 
-enum { COMMIT_CONVO, COMMIT_BYTES, COMMIT_INFO, COMMIT_KEY, COMMIT_PARAMS };
+enum { COMMIT_BYTES = 1 }; /* their names differ */
 /* clang-format off */
 #define PARAM_KEY PARAM_MAY_TEXT("idempotencyKey", 1, 128)
 #define PARAM_GROUP_INFO { "groupInfo", PARAM_MLS, .max = GROUP_INFO_SIZE_MAX }
@@ -181,7 +147,7 @@ enum { COMMIT_CONVO, COMMIT_BYTES, COMMIT_INFO, COMMIT_KEY, COMMIT_PARAMS };
     PARAM_CONVO, { name, PARAM_MLS, .max = COMMIT_SIZE_MAX }, PARAM_GROUP_INFO, PARAM_KEY
 #define PARAM_WELCOME { "welcomeMessage", PARAM_MLS, .max = WELCOME_SIZE_MAX }
 #define PARAM_HASHES { "keyPackageHashes", PARAM_JSON, .max = ACT_MEMBERS_MAX }
-#define PARAM_ACCOUNTS(name) { name, PARAM_JSON, .max = ACT_MEMBERS_MAX }
+#define PARAM_ACCOUNTS(name) { name, PARAM_DIDS, .max = ACT_MEMBERS_MAX }
 #define COMMIT_CALL                                                                                \
     .type = &commit_act_type, .raw = BUNDLE_RAW, .is_checked = true, .put = put_moved
 /* clang-format on */
@@ -195,41 +161,40 @@ static void fill_commit(struct api_body *body)
     if (body->reader.raw_name != NULL) {
         bundle_read_mls(body);
     } else {
-        act->content->bytes = api_text(body, COMMIT_BYTES);
-        act->info->bytes = api_text(body, COMMIT_INFO);
+        act->content->bytes = body->values[COMMIT_BYTES].text;
+        act->info->bytes = api_text(body, "groupInfo");
     }
-    api_set_op(body, "op", api_text(body, COMMIT_KEY));
+    api_set_op(body, "op", api_text(body, "idempotencyKey"));
 }
 
-/* `param` is that of the Welcome; the hashes are behind it. */
-static void read_welcome(struct api_body *body, uint32_t param)
+/* Reads the accounts of a list, and the Welcome for them. */
+static void read_additions(struct api_body *body, const char *list)
 {
-    bundle_add_welcome(body, api_text(body, param));
-    recipients_read_hashes(body, param + 1);
-}
+    const struct param_value *dids = api_value(body, list);
 
-enum { ADD_DIDS = COMMIT_PARAMS, ADD_WELCOME, ADD_HASHES };
+    if (dids->is_given)
+        add_accounts(body, dids->items, dids->count);
+    bundle_add_welcome(body, api_text(body, "welcomeMessage"));
+    recipients_read_hashes(body);
+}
 
 static void fill_add(struct api_body *body)
 {
     fill_commit(body);
-    read_adds(body, ADD_DIDS);
-    read_welcome(body, ADD_WELCOME);
+    read_additions(body, "didList");
     if (body->act->members->add_count == 0)
         json_expect_fail(&body->reader.expect, "didList", "must name at least one account");
     check_commit(body);
 }
 
 const struct api_call api_add_members = { COMMIT_CALL,
-    .params = PARAMS(PARAMS_OF_COMMIT("commit"), [ADD_DIDS] = PARAM_ACCOUNTS("didList"),
-        [ADD_WELCOME] = PARAM_WELCOME, [ADD_HASHES] = PARAM_HASHES),
+    .params =
+        PARAMS(PARAMS_OF_COMMIT("commit"), PARAM_ACCOUNTS("didList"), PARAM_WELCOME, PARAM_HASHES),
     .variant = COMMIT_CHANGE, .fill = fill_add };
-
-enum { REMOVE_TARGET = COMMIT_PARAMS };
 
 static void fill_remove(struct api_body *body)
 {
-    struct span target = api_text(body, REMOVE_TARGET);
+    struct span target = api_text(body, "targetDid");
 
     if (span_equal(target, body->act->claims->issuer)) {
         api_refuse(body, 400, "CannotRemoveSelf",
@@ -237,38 +202,36 @@ static void fill_remove(struct api_body *body)
         return;
     }
     fill_commit(body);
-    remove_one(body->act, target);
+    remove_accounts(body, &target, 1);
     check_commit(body);
 }
 
 const struct api_call api_remove_member = { COMMIT_CALL,
-    .params = PARAMS(PARAMS_OF_COMMIT("commit"), [REMOVE_TARGET] = PARAM_DID("targetDid")),
-    .variant = COMMIT_CHANGE, .fill = fill_remove };
+    .params = PARAMS(PARAMS_OF_COMMIT("commit"), PARAM_DID("targetDid")), .variant = COMMIT_CHANGE,
+    .fill = fill_remove };
 
 static void fill_leave(struct api_body *body)
 {
-    struct span caller = body->act->claims->issuer, target = api_text(body, REMOVE_TARGET);
+    struct span caller = body->act->claims->issuer, target = api_text(body, "targetDid");
 
     fill_commit(body);
     if (target.at != NULL && !span_equal(target, caller))
         json_expect_fail(&body->reader.expect, "targetDid",
             "must be your own account; removeMember removes others");
-    remove_one(body->act, caller);
+    remove_accounts(body, &caller, 1);
     check_commit(body);
 }
 
 const struct api_call api_leave_convo = { COMMIT_CALL,
-    .params = PARAMS(PARAMS_OF_COMMIT("commit"), [REMOVE_TARGET] = PARAM_MAY_TEXT(
-                                                     "targetDid", DID_SIZE_MIN, DID_SIZE_MAX)),
+    .params =
+        PARAMS(PARAMS_OF_COMMIT("commit"), PARAM_MAY_TEXT("targetDid", DID_SIZE_MIN, DID_SIZE_MAX)),
     .variant = COMMIT_LEAVE, .fill = fill_leave };
-
-enum { JOIN_SECRET = COMMIT_PARAMS };
 
 /* The secret of an invite: the server stores the hash of its text, or of the bytes that the text is
  * base64 of. */
 static void read_secret(struct api_body *body, struct act_invite *invite)
 {
-    struct span text = api_text(body, JOIN_SECRET), bytes;
+    struct span text = api_text(body, "psk"), bytes;
 
     if (text.at == NULL)
         return;
@@ -282,80 +245,57 @@ static void read_secret(struct api_body *body, struct act_invite *invite)
 
 static void fill_join(struct api_body *body)
 {
-    struct act_members *members = body->act->members;
-
-    tr_assert(members->adds == NULL);
     fill_commit(body);
     read_secret(body, &act_commit(body->act)->invite);
-    members->adds = base_calloc(sizeof *members->adds);
-    if (members->adds == NULL)
-        body->reader.is_out_of_memory = true;
-    else
-        members->adds[members->add_count++].did = body->act->claims->issuer;
+    add_accounts(body, &body->act->claims->issuer, 1);
     if (body->act->content->bytes.size == 0)
         json_expect_fail(&body->reader.expect, "externalCommit", "is missing");
     check_commit(body);
 }
 
 const struct api_call api_process_external_commit = { COMMIT_CALL,
-    .params =
-        PARAMS(PARAMS_OF_COMMIT("externalCommit"), [JOIN_SECRET] = PARAM_MAY_TEXT("psk", 1, 1024)),
+    .params = PARAMS(PARAMS_OF_COMMIT("externalCommit"), PARAM_MAY_TEXT("psk", 1, 1024)),
     .variant = COMMIT_JOIN, .fill = fill_join };
-
-enum { SUBMIT_WELCOMES = COMMIT_PARAMS, SUBMIT_PROPOSALS, SUBMIT_MESSAGE, SUBMIT_REMOVES };
 
 static void fill_submit(struct api_body *body)
 {
-    struct act_members *members = body->act->members;
+    const struct param_value *removes = api_value(body, "removes");
 
     fill_commit(body);
     if (body->act->content->bytes.size == 0)
         json_expect_fail(&body->reader.expect, "commit", "is missing");
     if (body->reader.raw_name == NULL)
-        bundle_read_json(body, SUBMIT_WELCOMES);
-    members->removes = read_dids(body, SUBMIT_REMOVES, &members->remove_count);
+        bundle_read_json(body);
+    if (removes->is_given)
+        remove_accounts(body, removes->items, removes->count);
     check_commit(body);
 }
 
 const struct api_call api_submit_commit = { COMMIT_CALL,
-    .params = PARAMS(PARAMS_OF_COMMIT("commit"),
-        [SUBMIT_WELCOMES] = { "welcomes", PARAM_JSON, .max = ACT_WELCOMES_MAX },
-        [SUBMIT_PROPOSALS] = { "proposals", PARAM_JSON, .max = ACT_PROPOSALS_MAX },
-        [SUBMIT_MESSAGE] = { "appMessage", PARAM_MLS, .max = MESSAGE_SIZE_MAX },
-        [SUBMIT_REMOVES] = PARAM_ACCOUNTS("removes")),
+    .params =
+        PARAMS(PARAMS_OF_COMMIT("commit"), { "welcomes", PARAM_JSON, .max = ACT_WELCOMES_MAX },
+            { "proposals", PARAM_JSON, .max = ACT_PROPOSALS_MAX },
+            { "appMessage", PARAM_MLS, .max = MESSAGE_SIZE_MAX }, PARAM_ACCOUNTS("removes")),
     .variant = COMMIT_CHANGE, .fill = fill_submit };
 
 /* ---- create --------------------------------------------------------------------------------- */
-
-enum {
-    CREATE_GROUP,
-    CREATE_SUITE,
-    CREATE_EPOCH,
-    CREATE_INFO,
-    CREATE_METADATA,
-    CREATE_MEMBERS,
-    CREATE_WELCOME,
-    CREATE_HASHES,
-    CREATE_KEY,
-};
 
 static void fill_creation(struct api_body *body)
 {
     struct creation_act *creation = act_creation(body->act);
     struct json_expect *expect = &body->reader.expect;
 
-    creation->suite = api_text(body, CREATE_SUITE);
-    creation->epoch = (uint64_t)body->values[CREATE_EPOCH].number;
-    creation->info.bytes = api_text(body, CREATE_INFO);
+    creation->suite = api_text(body, "cipherSuite");
+    creation->epoch = (uint64_t)api_value(body, "currentEpoch")->number;
+    creation->info.bytes = api_text(body, "groupInfo");
     if (json_get(expect->object, "metadata") != NULL) {
         struct json_expect metadata = json_expect_member(expect, "metadata");
 
         creation->name = json_may_string(&metadata, "name", 0, 128);
         creation->description = json_may_string(&metadata, "description", 0, 512);
     }
-    read_adds(body, CREATE_MEMBERS);
-    read_welcome(body, CREATE_WELCOME);
-    api_set_op(body, "op", api_text(body, CREATE_KEY));
+    read_additions(body, "initialMembers");
+    api_set_op(body, "op", api_text(body, "idempotencyKey"));
     if (!expect->failed && mls_suite_named(creation->suite) == NULL) {
         api_refuse(body, 400, "InvalidCipherSuite",
             "cipherSuite is not known to this server; use a registered MLS name.");
@@ -369,12 +309,11 @@ static void fill_creation(struct api_body *body)
 
 const struct api_call api_create_convo = {
     .type = &creation_act_type,
-    .params = PARAMS([CREATE_GROUP] = PARAM_NEED_TEXT("groupId", 1, ACT_CONVO_SIZE_MAX),
-        [CREATE_SUITE] = PARAM_NEED_TEXT("cipherSuite", 1, 63),
-        [CREATE_EPOCH] = { "currentEpoch", PARAM_INT, .max = INT64_C(1) << 53 },
-        [CREATE_INFO] = PARAM_GROUP_INFO, [CREATE_METADATA] = { "metadata", PARAM_ANY, .max = 0 },
-        [CREATE_MEMBERS] = PARAM_ACCOUNTS("initialMembers"), [CREATE_WELCOME] = PARAM_WELCOME,
-        [CREATE_HASHES] = PARAM_HASHES, [CREATE_KEY] = PARAM_KEY),
+    .params = PARAMS(PARAM_NEED_TEXT("groupId", 1, ACT_CONVO_SIZE_MAX),
+        PARAM_NEED_TEXT("cipherSuite", 1, 63),
+        { "currentEpoch", PARAM_INT, .max = INT64_C(1) << 53 }, PARAM_GROUP_INFO,
+        { "metadata", PARAM_ANY, .max = 0 }, PARAM_ACCOUNTS("initialMembers"), PARAM_WELCOME,
+        PARAM_HASHES, PARAM_KEY),
     .is_checked = true,
     .fill = fill_creation,
 };
@@ -401,7 +340,7 @@ const struct api_call api_get_epoch = {
 static void fill_context(struct api_body *body)
 {
     struct context_act *context = act_context(body->act);
-    const struct param_value *hash = &body->values[1];
+    const struct param_value *hash = api_value(body, "pskHash");
 
     tr_assert(!hash->is_given || hash->text.size == CRYPTO_SHA256_BYTES);
     context->wants_mls = api_wants_mls(body->request);
@@ -423,8 +362,8 @@ static void fill_group_info(struct api_body *body)
     struct mls_group_info info = { 0 };
     const char *why;
 
-    act->info.bytes = api_text(body, 1);
-    act->epoch = (uint64_t)body->values[2].number;
+    act->info.bytes = api_text(body, "groupInfo");
+    act->epoch = (uint64_t)api_value(body, "epoch")->number;
     why = mls_group_info_read(act->info.bytes, &info);
     if (why == NULL && info.context.epoch != act->epoch)
         why = "epoch must be the epoch inside groupInfo.";

@@ -36,16 +36,28 @@ static int64_t oldest_epoch(const struct call_run *run)
                                                                         : convo_int(run, 4);
 }
 
-/* Free the unit and answer with an error that has members of its own. Always false. */
-static bool respond_history(struct call_run *run, unsigned status, struct buffer *answer)
+/* A number that helps a client go on; less than 0: it is left out. */
+struct history_hint {
+    const char *name;
+    int64_t number;
+};
+enum { HINTS_MAX = 3 };
+
+/* Answer with an error that has members of its own. Always false. */
+static bool history_refuse(struct call_run *run, unsigned status, const char *label,
+    const char *text, const struct history_hint hints[HINTS_MAX])
 {
-    db_query_release(run->request);
-    if (answer->failed != 0)
-        http_respond_shed(run->request, 503, 1, "memory");
-    else
-        http_respond_buffer(run->request, status, "application/json", answer);
-    buffer_free(answer);
-    return false;
+    struct buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", label);
+    json_put_text(&writer, "message", text);
+    for (int i = 0; i < HINTS_MAX; i++)
+        if (hints[i].name != NULL && hints[i].number >= 0)
+            json_put_int(&writer, hints[i].name, hints[i].number);
+    json_put_end(&writer);
+    return call_respond_instead(run, status, "application/json", &answer);
 }
 
 /* 410 with the place to resume at, or the group info to join again with. A caller who is out hears
@@ -55,22 +67,14 @@ static bool refuse_compacted(struct call_run *run)
     int64_t kept_from = convo_int(run, 2);
     bool is_in = is_caller_in(run);
     bool may_resume = is_in || kept_from <= call_int(run, STEP_MEMBER, 2);
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
+    bool has_info = !sql_row_is_null(run->unit, call_step(run, STEP_CONVO), 0, 3);
 
-    json_put_object(&writer, NULL);
-    json_put_text(&writer, "error", "HistoryCompacted");
-    json_put_text(&writer, "message",
+    return history_refuse(run, 410, "HistoryCompacted",
         may_resume ? "These messages are no longer kept; resume at oldestSeq."
-                   : "These messages are no longer kept.");
-    if (may_resume)
-        json_put_int(&writer, "oldestSeq", kept_from);
-    if (is_in)
-        json_put_int(&writer, "oldestEpoch", oldest_epoch(run));
-    if (is_in && !sql_row_is_null(run->unit, call_step(run, STEP_CONVO), 0, 3))
-        json_put_int(&writer, "groupInfoEpoch", convo_int(run, 3));
-    json_put_end(&writer);
-    return respond_history(run, 410, &answer);
+                   : "These messages are no longer kept.",
+        (struct history_hint[HINTS_MAX]){ { "oldestSeq", may_resume ? kept_from : -1 },
+            { "oldestEpoch", is_in ? oldest_epoch(run) : -1 },
+            { "groupInfoEpoch", is_in && has_info ? convo_int(run, 3) : -1 } });
 }
 
 #define FIND_CONVO [STEP_CONVO] = STEP(log_find_convo, "convoId", .missing = REFUSE_NO_CONVO)
@@ -164,32 +168,41 @@ static void put_message(
     json_put_end(writer);
 }
 
-/* A caller who is no longer in does not hear how far the others are. */
-static bool is_in_now(const struct sql_unit *unit)
-{
-    return head_int(unit, HEAD_IS_IN) == 1;
-}
+/* The state of the conversation beside the rows of a page: of the first row, or of the act that found
+ * that there are none. */
+struct page_head {
+    int64_t epoch, seq, kept_from;
+    bool is_in; /* a caller who is no longer in does not hear how far the others are */
+    uint32_t rows;
+};
 
-/* True if less than everything was asked for. */
-static bool is_filtered(const struct call_run *run)
+static struct page_head page_head_of(const struct call_run *run)
 {
-    return call_has(run, "type") || call_has(run, "fromEpoch");
+    struct act *polled = run->data;
+
+    if (polled != NULL)
+        return (struct page_head){ (int64_t)polled->result_epoch, (int64_t)polled->result_seq,
+            (int64_t)act_poll(polled)->kept_from, true, 0 };
+    return (struct page_head){ head_int(run->unit, HEAD_EPOCH), head_int(run->unit, HEAD_SEQ),
+        head_int(run->unit, HEAD_KEPT_FROM), head_int(run->unit, HEAD_IS_IN) == 1,
+        log_count(run->unit) };
 }
 
 /* Write the numbers between the first that could come and the last that came that have no row: of
  * revoked commits, and of times the caller was not in. */
 static void put_gaps(
-    struct json_writer *writer, const struct sql_unit *unit, uint32_t count, uint64_t since)
+    struct json_writer *writer, const struct call_run *run, const struct page_head *head)
 {
-    int64_t next = (int64_t)since + 1, missing = 0;
+    const struct sql_unit *unit = run->unit;
+    int64_t next = call_number(run, "sinceSeq") + 1, missing = 0;
 
-    if (head_has(unit, HEAD_JOIN_SEQ) && next <= head_int(unit, HEAD_JOIN_SEQ))
+    if (unit != NULL && head_has(unit, HEAD_JOIN_SEQ) && next <= head_int(unit, HEAD_JOIN_SEQ))
         next = head_int(unit, HEAD_JOIN_SEQ) + 1;
-    if (next < head_int(unit, HEAD_KEPT_FROM))
-        next = head_int(unit, HEAD_KEPT_FROM);
+    if (next < head->kept_from)
+        next = head->kept_from;
     json_put_object(writer, "gapInfo");
     json_put_array(writer, "missingSeqs");
-    for (uint32_t row = 1; row <= count; row++) {
+    for (uint32_t row = 1; row <= run->next; row++) {
         for (; next < log_int(unit, row, LOG_SEQ); next++)
             if (missing++ < GAPS_MAX)
                 json_put_int(writer, NULL, next);
@@ -199,19 +212,17 @@ static void put_gaps(
     }
     json_put_end(writer);
     json_put_bool(writer, "hasGaps", missing > 0);
-    if (is_in_now(unit))
-        json_put_int(
-            writer, "totalMessages", head_int(unit, HEAD_SEQ) - head_int(unit, HEAD_KEPT_FROM) + 1);
+    if (head->is_in)
+        json_put_int(writer, "totalMessages", head->seq - head->kept_from + 1);
     json_put_end(writer);
 }
 
 /* How many of the rows go into this answer: up to one that is too large to come with others. */
 static uint32_t page_count(const struct call_run *run)
 {
-    uint32_t count = 0;
+    uint32_t count = 0, rows = log_count(run->unit), limit = (uint32_t)call_number(run, "limit");
 
-    while (count < call_number(run, "limit") && count < log_count(run->unit) &&
-           !sql_row_is_null(run->unit, call_step(run, 0), count + 1, LOG_BYTES))
+    while (count < limit && count < rows && !sql_row_is_null(run->unit, 0, count + 1, LOG_BYTES))
         count++;
     return count;
 }
@@ -221,22 +232,6 @@ static const struct call read_compacted = {
     .steps = CALL_STEPS(FIND_CONVO, FIND_MEMBER("sinceSeq")),
     .decide = refuse_compacted,
 };
-
-/* 409 with the end of the log. The read is not older than the request, and a client has a number
- * only from what was stored before: this one is of another database. */
-static bool refuse_ahead(struct call_run *run)
-{
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-
-    json_put_object(&writer, NULL);
-    json_put_text(&writer, "error", "CursorAhead");
-    json_put_text(&writer, "message", "The log ends before sinceSeq; go on at currentSeq.");
-    json_put_int(&writer, "currentSeq", head_int(run->unit, HEAD_SEQ));
-    json_put_int(&writer, "currentEpoch", head_int(run->unit, HEAD_EPOCH));
-    json_put_end(&writer);
-    return respond_history(run, 409, &answer);
-}
 
 static bool messages_read(struct call_run *run)
 {
@@ -257,8 +252,14 @@ static bool messages_read(struct call_run *run)
         call_next(run, &read_compacted);
         return false;
     }
-    if (since->is_given && is_in_now(unit) && since->number > head_int(unit, HEAD_SEQ))
-        return refuse_ahead(run);
+    /* The read is not older than the request, and a client has a number only from what was stored
+     * before: this one is of another database. */
+    if (since->is_given && head_int(unit, HEAD_IS_IN) == 1 &&
+        since->number > head_int(unit, HEAD_SEQ))
+        return history_refuse(run, 409, "CursorAhead",
+            "The log ends before sinceSeq; go on at currentSeq.",
+            (struct history_hint[HINTS_MAX]){ { "currentSeq", head_int(unit, HEAD_SEQ) },
+                { "currentEpoch", head_int(unit, HEAD_EPOCH) } });
     run->next = page_count(run);
     if (run->next > 0 || log_count(unit) == 0)
         return true;
@@ -270,11 +271,10 @@ static bool messages_read(struct call_run *run)
 /* About as much as the answer will have. */
 static size_t page_size(const struct call_run *run)
 {
-    size_t size = ANSWER_HEAD_BYTES;
+    size_t size = ANSWER_HEAD_BYTES, each = call_text(run, "convoId").size + ANSWER_ROW_BYTES;
 
     for (uint32_t row = 1; row <= run->next; row++)
-        size += log_bytes(run->unit, row, LOG_BYTES).size * 4 / 3 + call_text(run, "convoId").size +
-                ANSWER_ROW_BYTES;
+        size += log_bytes(run->unit, row, LOG_BYTES).size * 4 / 3 + each;
     return size;
 }
 
@@ -282,28 +282,68 @@ static void put_page(
     struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
     const struct call_run *run = call_run_of(source);
-    const struct sql_unit *unit = run->unit;
-    uint32_t count = run->next;
+    struct page_head head = page_head_of(run);
+    struct span convo = call_text(run, "convoId");
 
-    tr_assert(count <= log_count(unit));
+    tr_assert(run->next <= head.rows);
     json_put_array(writer, field->fields[0].name);
-    for (uint32_t row = 1; row <= count; row++)
-        put_message(writer, unit, row, call_text(run, "convoId"));
+    for (uint32_t row = 1; row <= run->next; row++)
+        put_message(writer, run->unit, row, convo);
     json_put_end(writer);
-    if (count > 0)
-        json_put_int(writer, "lastSeq", log_int(unit, count, LOG_SEQ));
-    json_put_bool(writer, "hasMore", log_count(unit) > count);
-    if (!is_filtered(run))
-        put_gaps(writer, unit, count, (uint64_t)call_number(run, "sinceSeq"));
-    if (is_in_now(unit)) {
-        json_put_int(writer, "currentSeq", head_int(unit, HEAD_SEQ));
-        json_put_int(writer, "currentEpoch", head_int(unit, HEAD_EPOCH));
+    if (run->next > 0)
+        json_put_int(writer, "lastSeq", log_int(run->unit, run->next, LOG_SEQ));
+    json_put_bool(writer, "hasMore", head.rows > run->next);
+    if (!call_has(run, "type") && !call_has(run, "fromEpoch"))
+        put_gaps(writer, run, &head);
+    if (head.is_in) {
+        json_put_int(writer, "currentSeq", head.seq);
+        json_put_int(writer, "currentEpoch", head.epoch);
     }
 }
 
 static bool lists_all(const struct call_run *run)
 {
     return !call_has(run, "type") || call_number(run, "kind") == MLS_APPLICATION;
+}
+
+/* The database answers if the conversation had no answer, or ended before it gave one. */
+static void poll_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct call_run *run = http_data(request);
+    struct act *act = run->data;
+
+    http_set_data(request, NULL);
+    if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
+        http_respond_lost(request, event->status, false, "conversation");
+    } else if (event->status < 0 || act->status != 200 || act_poll(act)->must_read) {
+        run->data = NULL;
+        call_start(run, run->call);
+    } else {
+        delivery_metrics_add(DELIVERY_METRIC_POLLS, 1);
+        call_answer(run);
+    }
+    act_unref(act);
+}
+
+/* A client with a cursor most often has everything. Its conversation knows, if it is in memory; it
+ * is not woken for that, since reading it would cost as much as the page. True: it was asked. */
+static bool page_poll(struct call_run *run)
+{
+    int64_t since = call_number(run, "sinceSeq");
+    struct act *act = since == 0 ? NULL : act_create(&poll_act_type, auth_claims_of(run->request));
+
+    if (act == NULL)
+        return false;
+    act->convo = call_text(run, "convoId"); /* the request's, until the act is sent */
+    act_poll(act)->seq = (uint64_t)since;
+    run->data = act;
+    http_set_data(run->request, run);
+    if (api_ask_if_live(run->request, act, poll_answered))
+        return true;
+    http_set_data(run->request, NULL);
+    run->data = NULL;
+    act_unref(act);
+    return false;
 }
 
 static bool check_page(struct call_run *run)
@@ -314,102 +354,29 @@ static bool check_page(struct call_run *run)
     call_value(run, "kind")->number = type->is_given ? MLS_APPLICATION + type->number : LOG_RESET;
     call_value(run, "rows")->number = limit + 1; /* one more shows that there is more */
     call_value(run, "bytes")->number = LOG_PAGE_BYTES / limit;
-    return true;
+    return !page_poll(run);
 }
 
 /* Rows are the hottest read of the service, so `put` writes them without the table. */
-static const struct field page_fields[] = {
-    { NULL, FIELD_PUT, .put = put_page,
+const struct call call_get_messages = {
+    .params = page_params,
+    .check = check_page,
+    .steps = CALL_STEPS(STEP(log_list, "convoId @caller sinceSeq kind rows bytes large fromEpoch",
+        .when = lists_all, .otherwise = &log_list_rare)),
+    .decide = messages_read,
+    .answer_size = page_size,
+    .is_large = true,
+    .fields = FIELDS({ NULL, FIELD_PUT, .put = put_page,
         .fields = FIELDS(LIST("messages", .fields = FIELDS(TEXT_AT("id", 0), TEXT_AT("convoId", 0),
                                               BYTES_AT("ciphertext", 0), INT_AT("epoch", 0),
                                               INT_AT("baseEpoch", 0), INT_AT("seq", 0),
                                               TIME_AT("createdAt", 0), TEXT_AT("messageType", 0))),
-            { "lastSeq", FIELD_INT, OPTIONAL }, BOOL_AT("hasMore", 0),
+            INT_AT("lastSeq", 0, OPTIONAL), BOOL_AT("hasMore", 0),
             { "gapInfo", FIELD_OBJECT, OPTIONAL,
                 .fields = FIELDS(LIST("missingSeqs", .fields = FIELDS(INT_AT(NULL, 0))),
-                    BOOL_AT("hasGaps", 0), { "totalMessages", FIELD_INT, OPTIONAL }) },
-            { "currentSeq", FIELD_INT, OPTIONAL }, { "currentEpoch", FIELD_INT, OPTIONAL }) },
-    FIELD_LAST,
+                    BOOL_AT("hasGaps", 0), INT_AT("totalMessages", 0, OPTIONAL)) },
+            INT_AT("currentSeq", 0, OPTIONAL), INT_AT("currentEpoch", 0, OPTIONAL)) }),
 };
-#define READ_PAGE                                                                                  \
-    .steps = CALL_STEPS(STEP(log_list,                                                             \
-        "convoId @caller sinceSeq kind rows "                                                      \
-        "bytes large fromEpoch",                                                                   \
-        .when = lists_all, .otherwise = &log_list_rare)),                                          \
-    .decide = messages_read, .answer_size = page_size, .fields = page_fields, .is_large = true
-
-static const struct call read_messages = { .params = page_params, .check = check_page, READ_PAGE };
-
-/* ---- polls ---------------------------------------------------------------------------------- */
-
-/* Write what put_page writes of a page without rows. */
-static void put_nothing_new(struct act *act, bool has_filter)
-{
-    struct json_writer writer = json_writer(&act->answer);
-
-    (void)buffer_reserve(&act->answer, ANSWER_HEAD_BYTES);
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "messages");
-    json_put_end(&writer);
-    json_put_bool(&writer, "hasMore", false);
-    if (!has_filter) {
-        json_put_object(&writer, "gapInfo");
-        json_put_array(&writer, "missingSeqs");
-        json_put_end(&writer);
-        json_put_bool(&writer, "hasGaps", false);
-        json_put_int(
-            &writer, "totalMessages", (int64_t)(act->result_seq - act_poll(act)->kept_from + 1));
-        json_put_end(&writer);
-    }
-    json_put_int(&writer, "currentSeq", (int64_t)act->result_seq);
-    json_put_int(&writer, "currentEpoch", (int64_t)act->result_epoch);
-    json_put_end(&writer);
-}
-
-/* The database answers if the conversation had no answer, or ended before it gave one. */
-static void poll_answered(struct http_request *request, const struct tr_event *event)
-{
-    const struct delivery *delivery = http_service(request);
-    struct act *act = http_data(request);
-    struct span text;
-
-    if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
-        api_end(request);
-        http_respond_lost(request, event->status, false, "conversation");
-    } else if (event->status < 0 || act->status != 200 || act_poll(act)->must_read) {
-        api_end(request);
-        call_begin(request, &delivery->calls, &read_messages);
-    } else {
-        delivery_metrics_add(DELIVERY_METRIC_POLLS, 1);
-        put_nothing_new(act,
-            http_parameter(request, "type", &text) || http_parameter(request, "fromEpoch", &text));
-        if (act->answer.failed != 0)
-            http_respond_shed(request, 503, 1, "memory");
-        else
-            http_respond_buffer(request, 200, "application/json", &act->answer);
-        api_end(request);
-    }
-}
-
-/* A client with a cursor most often has everything. Its conversation knows, if it is in memory; it
- * is not woken for that, since reading it would cost as much as the page. */
-static bool poll_or_read(struct call_run *run)
-{
-    struct act *act;
-
-    if (call_number(run, "sinceSeq") > 0) {
-        act = act_create(&poll_act_type, auth_claims_of(run->request));
-        if (act != NULL) {
-            act->convo = call_text(run, "convoId"); /* the request's, until the act is sent */
-            act_poll(act)->seq = (uint64_t)call_number(run, "sinceSeq");
-            if (api_send_if_live(run->request, act, poll_answered))
-                return false;
-        }
-    }
-    return check_page(run);
-}
-
-const struct call call_get_messages = { .params = page_params, .check = poll_or_read, READ_PAGE };
 
 /* ---- getCommits ----------------------------------------------------------------------------- */
 
@@ -443,22 +410,15 @@ static bool is_commit_gone(const struct call_run *run)
 /* One commit may be had as it is. */
 static bool commits_read(struct call_run *run)
 {
-    uint32_t step = call_step(run, STEP_COMMITS);
     struct buffer answer = { 0 };
 
     if (is_commit_gone(run))
         return refuse_compacted(run);
     if (call_rows(run, STEP_COMMITS) != 1 || !api_wants_mls(run->request) ||
-        sql_row_bytes(run->unit, step, 0, 5).size == 0)
+        call_bytes(run, STEP_COMMITS, 5).size == 0)
         return true;
-    buffer_span(&answer, sql_row_bytes(run->unit, step, 0, 5));
-    db_query_release(run->request);
-    if (answer.failed != 0)
-        http_respond_shed(run->request, 503, 1, "memory");
-    else
-        http_respond_buffer(run->request, 200, "message/mls", &answer);
-    buffer_free(&answer);
-    return false;
+    buffer_span(&answer, call_bytes(run, STEP_COMMITS, 5));
+    return call_respond_instead(run, 200, "message/mls", &answer);
 }
 
 static void put_commit_id(

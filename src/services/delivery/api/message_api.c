@@ -37,20 +37,19 @@ static const char *read_message(struct act_content *message, enum mls_content co
     return NULL;
 }
 
-enum { SEND_CONVO, SEND_ID, SEND_BYTES, SEND_EPOCH, SEND_PADDED, SEND_DELIVERY, SEND_KEY };
 #define PARAM_ID PARAM_NEED_TEXT("msgId", 1, 128)
 
 static void fill_message(struct api_body *body)
 {
     struct act_content *content = body->act->content;
     struct json_expect *expect = &body->reader.expect;
-    struct span id = api_text(body, SEND_ID), key = api_text(body, SEND_KEY);
-    struct span delivery = api_text(body, SEND_DELIVERY);
-    int64_t padded = body->values[SEND_PADDED].number;
+    struct span id = api_text(body, "msgId"), key = api_text(body, "idempotencyKey");
+    struct span delivery = api_text(body, "delivery");
+    int64_t padded = api_value(body, "paddedSize")->number;
     const char *why;
 
     act_message(body->act)->id = id;
-    content->bytes = api_text(body, SEND_BYTES);
+    content->bytes = api_text(body, "ciphertext");
     if (padded >= 0 && (size_t)padded != content->bytes.size)
         json_expect_fail(expect, "paddedSize", "must be the size of ciphertext");
     if (delivery.at != NULL && !span_is(delivery, "persistent") && !span_is(delivery, "ephemeral"))
@@ -58,7 +57,7 @@ static void fill_message(struct api_body *body)
     why = expect->failed ? NULL : read_message(content, MLS_APPLICATION);
     if (why != NULL)
         api_refuse(body, 400, "InvalidMessage", why);
-    else if (content->mls.epoch != (uint64_t)body->values[SEND_EPOCH].number)
+    else if (content->mls.epoch != (uint64_t)api_value(body, "epoch")->number)
         json_expect_fail(expect, "epoch", "must be the epoch inside the message");
     if (delivery.at != NULL && span_is(delivery, "ephemeral"))
         act_become(body->act, &ephemeral_act_type);
@@ -68,12 +67,11 @@ static void fill_message(struct api_body *body)
 const struct api_call api_send_message = {
     .type = &message_act_type,
     .raw = "ciphertext",
-    .params = PARAMS([SEND_CONVO] = PARAM_CONVO, [SEND_ID] = PARAM_ID,
-        [SEND_BYTES] = { "ciphertext", PARAM_MLS, PARAM_REQUIRED, .max = MESSAGE_SIZE_MAX },
-        [SEND_EPOCH] = { "epoch", PARAM_INT, PARAM_REQUIRED, .max = INT64_MAX },
-        [SEND_PADDED] = { "paddedSize", PARAM_INT, .max = MESSAGE_SIZE_MAX, .fallback = -1 },
-        [SEND_DELIVERY] = PARAM_MAY_TEXT("delivery", 1, 16),
-        [SEND_KEY] = PARAM_MAY_TEXT("idempotencyKey", 1, 128)),
+    .params = PARAMS(PARAM_CONVO, PARAM_ID,
+        { "ciphertext", PARAM_MLS, PARAM_REQUIRED, .max = MESSAGE_SIZE_MAX },
+        { "epoch", PARAM_INT, PARAM_REQUIRED, .max = INT64_MAX },
+        { "paddedSize", PARAM_INT, .max = MESSAGE_SIZE_MAX, .fallback = -1 },
+        PARAM_MAY_TEXT("delivery", 1, 16), PARAM_MAY_TEXT("idempotencyKey", 1, 128)),
     .fill = fill_message,
     .put = put_sent,
 };
@@ -83,22 +81,22 @@ static void fill_proposal(struct api_body *body)
     struct act_content *content = body->act->content;
     const char *why;
 
-    act_message(body->act)->id = api_text(body, SEND_ID);
-    content->bytes = api_text(body, SEND_BYTES);
+    act_message(body->act)->id = api_text(body, "msgId");
+    content->bytes = api_text(body, "proposal");
     why = read_message(content, MLS_PROPOSAL);
     if (why != NULL)
         api_refuse(body, 400, "InvalidMessage", why);
     else if (api_delivery(body)->mode == DELIVERY_ASSISTED && content->mls.wire != MLS_PUBLIC)
         api_refuse(body, 400, "PublicHandshakeRequired",
             "In assisted mode proposals must be public messages.");
-    api_set_op(body, "msg", api_text(body, SEND_ID));
+    api_set_op(body, "msg", api_text(body, "msgId"));
 }
 
 const struct api_call api_send_proposal = {
     .type = &proposal_act_type,
     .raw = "proposal",
-    .params = PARAMS([SEND_CONVO] = PARAM_CONVO, [SEND_ID] = PARAM_ID,
-        [SEND_BYTES] = { "proposal", PARAM_MLS, PARAM_REQUIRED, .max = COMMIT_SIZE_MAX }),
+    .params = PARAMS(
+        PARAM_CONVO, PARAM_ID, { "proposal", PARAM_MLS, PARAM_REQUIRED, .max = COMMIT_SIZE_MAX }),
     .is_checked = true,
     .fill = fill_proposal,
     .put = put_sent,

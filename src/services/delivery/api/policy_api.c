@@ -87,7 +87,7 @@ static void fill_role(struct api_body *body)
 {
     struct role_act *role = act_role(body->act);
 
-    role->target = api_text(body, 1);
+    role->target = api_text(body, "targetDid");
     role->is_admin = (body->call->variant & ROLE_IS_ADMIN) != 0;
     role->is_given = (body->call->variant & ROLE_IS_GIVEN) != 0;
 }

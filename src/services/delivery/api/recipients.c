@@ -18,21 +18,17 @@ static int compare_hashes(const void *a, const void *b)
         (struct span){ (const char *)y->bytes, y->size });
 }
 
-void recipients_read_hashes(struct api_body *body, uint32_t param)
+void recipients_read_hashes(struct api_body *body)
 {
-    const struct json *list = body->values[param].json;
-    const char *name = body->call->params[param].name;
+    static const char name[] = "keyPackageHashes";
+    const struct json *list = api_value(body, name)->json;
     struct act_members *members = body->act->members;
     size_t index = 0;
 
-    tr_assert(body->call->params[param].type == PARAM_JSON && members->hashes == NULL);
-    if (json_count(list) == 0)
+    tr_assert(members->hashes == NULL);
+    members->hashes = api_alloc(body, json_count(list), sizeof *members->hashes);
+    if (members->hashes == NULL)
         return;
-    members->hashes = base_calloc(json_count(list) * sizeof *members->hashes);
-    if (members->hashes == NULL) {
-        body->reader.is_out_of_memory = true;
-        return;
-    }
     for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
         struct json_expect item = json_expect_item(&body->reader.expect, name, index, it.value);
         struct act_hash *hash = &members->hashes[members->hash_count++];

@@ -7,7 +7,7 @@
 #include "services/delivery/api/api.h"
 
 /* Reads the list of key package hashes, if it is given. */
-void recipients_read_hashes(struct api_body *body, uint32_t param);
+void recipients_read_hashes(struct api_body *body);
 /* Replaces the additions by the references of all Welcomes; the listed accounts become `named`.
  * NULL, or what is wrong. */
 const char *recipients_read(struct act_members *members);

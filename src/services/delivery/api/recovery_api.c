@@ -8,27 +8,25 @@
 #include "services/delivery/api/calls.h"
 
 /* Reads a SHA-256: 64 hex digits, or base64 in either form. */
-static void read_hash(struct api_body *body, uint32_t param, unsigned char hash[32])
+static void read_hash(struct api_body *body, const char *name, unsigned char hash[32])
 {
-    const struct json *value = body->values[param].json;
+    const struct json *value = api_value(body, name)->json;
     struct span bytes;
     size_t size;
 
-    tr_assert(body->call->params[param].type == PARAM_ANY);
     if (json_string(value, &bytes) && bytes.size == 64 &&
         crypto_hex_decode(bytes, hash, 32, &size) == 0)
         return;
     if (value != NULL && text_get_bytes(value, 32, &bytes) && bytes.size == 32)
         memcpy(hash, bytes.at, 32);
     else
-        json_expect_fail(&body->reader.expect, body->call->params[param].name,
-            "must be a SHA-256 in hex or base64");
+        json_expect_fail(&body->reader.expect, name, "must be a SHA-256 in hex or base64");
 }
 
 static void fill_confirm(struct api_body *body)
 {
-    act_confirm(body->act)->epoch = (uint64_t)body->values[1].number;
-    read_hash(body, 2, act_confirm(body->act)->sha256);
+    act_confirm(body->act)->epoch = (uint64_t)api_value(body, "epoch")->number;
+    read_hash(body, "epochAuthenticatorHash", act_confirm(body->act)->sha256);
 }
 
 const struct api_call api_confirm_epoch = {
@@ -42,9 +40,9 @@ static void fill_report(struct api_body *body)
 {
     struct report_act *report = act_report(body->act);
 
-    report->base_epoch = (uint64_t)body->values[1].number;
-    read_hash(body, 2, report->sha256);
-    report->reason = api_text(body, 3);
+    report->base_epoch = (uint64_t)api_value(body, "baseEpoch")->number;
+    read_hash(body, "sha256", report->sha256);
+    report->reason = api_text(body, "reason");
 }
 
 const struct api_call api_report_invalid_commit = {
@@ -66,8 +64,8 @@ static bool is_upper_hex(struct span name)
 
 static void fill_reset(struct api_body *body)
 {
-    act_reset(body->act)->group = api_text(body, 1);
-    if (is_upper_hex(api_text(body, 1)))
+    act_reset(body->act)->group = api_text(body, "newGroupId");
+    if (is_upper_hex(api_text(body, "newGroupId")))
         json_expect_fail(
             &body->reader.expect, "newGroupId", "must have its hex digits in lower case");
 }

@@ -8,7 +8,7 @@
 
 static void fill_cursor(struct api_body *body)
 {
-    act_read_to(body->act)->seq = (uint64_t)body->values[1].number;
+    act_read_to(body->act)->seq = (uint64_t)api_value(body, "seq")->number;
 }
 
 static void put_success(struct json_writer *writer, struct act *act)

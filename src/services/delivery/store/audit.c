@@ -16,11 +16,14 @@ const struct sql_statement audit_put_report = {
     .text = INTO " SELECT $1, $2, $3, convo, target, $5 FROM reports WHERE id = $4",
 };
 
-#define ENTRIES "SELECT id, actor, action, convo, target, created_ms FROM audit WHERE "
-#define OLDER                                                                                      \
-    "created_ms <= $1 AND (created_ms < $1 OR id < $2) ORDER BY created_ms DESC, id DESC LIMIT $3"
-const struct sql_statement audit_list = { .text = ENTRIES OLDER };
-const struct sql_statement audit_list_of = { .text = ENTRIES "convo = $4 AND " OLDER };
+#define NEWEST " ORDER BY created_ms DESC, id DESC LIMIT "
+#define ENTRIES(of)                                                                                \
+    "SELECT older.*, CASE WHEN LEAD(id) OVER (ORDER BY created_ms DESC, id DESC) IS NOT NULL THEN" \
+    " created_ms || '-' || id END FROM (SELECT id, actor, action, convo, target, created_ms"       \
+    " FROM audit WHERE " of " AND created_ms <= $1 AND (created_ms < $1 OR id < $2)" NEWEST        \
+    "CAST($3 AS BIGINT) + 1) AS older" NEWEST "$3"
+const struct sql_statement audit_list = { .text = ENTRIES("CAST($4 AS TEXT) IS NULL") };
+const struct sql_statement audit_list_of = { .text = ENTRIES("convo = $4") };
 
 void audit_add(
     const struct delivery *delivery, struct sql_unit *unit, const struct audit_entry *entry)

@@ -20,8 +20,9 @@ struct audit_entry {
 extern const struct sql_statement audit_put;
 extern const struct sql_statement audit_put_invite;
 extern const struct sql_statement audit_put_report;
-/* Columns: id, actor, action, convo, target, created_ms; newest first, older than ($1, $2). */
-extern const struct sql_statement audit_list;
+/* The $3 newest entries older than ($1, $2), newest first. Columns: id, actor, action, convo, target,
+ * created_ms, the cursor (NULL: no older entry follows). */
+extern const struct sql_statement audit_list;    /* $4 is NULL */
 extern const struct sql_statement audit_list_of; /* of the conversation $4 */
 /* Add a step that writes an entry. */
 void audit_add(

@@ -15,12 +15,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void read_query(struct span query, struct api_body *body)
 {
+    static const struct param params[] = { { "didList", PARAM_DIDS, .max = 0 },
+        { "removes", PARAM_DIDS, .max = 0 }, { "epoch", PARAM_INT, .max = 0 },
+        { "paddedSize", PARAM_INT, .max = 0 }, PARAM_LAST };
     struct buffer text = { 0 };
     char *scratch = malloc(query.size + 1);
     int rc;
 
     tr_assert(scratch != NULL);
-    if (api_put_query(&text, query, scratch)) {
+    if (api_put_query(&text, params, query, scratch)) {
         tr_assert(text.failed == 0);
         rc = json_parse_copy(&body->reader.doc, (struct span){ text.bytes, text.size }, 0);
         tr_assert(rc == 0 && json_kind(json_root(&body->reader.doc)) == JSON_OBJECT);

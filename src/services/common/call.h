@@ -103,15 +103,24 @@ enum call_from {
 #define FIELD_CHANGED(step_) .from = FROM_CHANGED, .step = (step_)
 #define FIELD_HAS_ROWS(step_) .from = FROM_HAS_ROWS, .step = (step_)
 #define OPTIONAL .is_optional = true
+/* clang-format off */
 /* Lists of the rows of a step, and of the repetitions of a step. */
-#define ROWS(step_, ...) .step = (step_), .fields = FIELDS(__VA_ARGS__)
-#define EACH_STEP(step_, ...) .from = FROM_EACH, .step = (step_), .fields = FIELDS(__VA_ARGS__)
-#define ALL_ROWS(step_, ...) .from = FROM_ALL, .step = (step_), .fields = FIELDS(__VA_ARGS__)
+#define ROWS(name_, step_, ...)                                                                    \
+    { name_, FIELD_LIST, .step = (step_), .fields = FIELDS(__VA_ARGS__) }
+#define EACH_STEP(name_, step_, ...)                                                               \
+    { name_, FIELD_LIST, .from = FROM_EACH, .step = (step_), .fields = FIELDS(__VA_ARGS__) }
+#define ALL_ROWS(name_, step_, ...)                                                                \
+    { name_, FIELD_LIST, .from = FROM_ALL, .step = (step_), .fields = FIELDS(__VA_ARGS__) }
+#define TRUE_FIELD(name_) { name_, FIELD_BOOL, FIELD_NUMBER(1) }
+#define SAME_TEXT(name_) { name_, FIELD_TEXT, FIELD_PARAM(name_) } /* of the request */
+#define TIME_NOW(name_, plus) { name_, FIELD_TIME_MS, FIELD_NOW(plus) }
+#define CURSOR_OF(step_, column) { "cursor", FIELD_TEXT, LAST_ROW(step_, column), OPTIONAL }
+/* clang-format on */
 #define MAP_ROWS(step_)                                                                            \
     .step = (step_),                                                                               \
     .fields = FIELDS({ "name", FIELD_TEXT, .at = 0 }, { "number", FIELD_INT, .at = 1 })
 /* {"success": true} */
-#define SUCCESS FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) })
+#define SUCCESS FIELDS(TRUE_FIELD("success"))
 
 /* ---- the call -------------------------------------------------------------------------------- */
 

@@ -188,7 +188,7 @@ static void put_fields(
     const struct field_out *out, const struct field *fields, const struct field_source *source)
 {
     for (const struct field *field = fields; field->type != FIELD_END; field++) {
-        if (field->type == FIELD_PUT) {
+        if (field->put != NULL) {
             tr_assert(out->json != NULL);
             field->put(out->json, field, source);
         } else if (field->type == FIELD_LIST) {

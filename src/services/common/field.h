@@ -34,7 +34,7 @@ enum field_type {
     FIELD_OBJECT,  /* of `fields` */
     FIELD_LIST, /* of at most `number` (0: any) objects of `fields`; of bare values if the first of them has no name */
     FIELD_MAP,  /* of integers: the name and the number of each row are `fields` 0 and 1 */
-    FIELD_PUT,  /* written by `put`; `fields` describe what it writes */
+    FIELD_PUT,  /* members without an object of their own: `put` writes them */
 };
 
 struct field_source;
@@ -54,7 +54,7 @@ struct field {
     const char *const *choices; /* ends with NULL */
     const char *(*name_of)(int64_t number);
     const struct field *fields;
-    field_put_fn put;
+    field_put_fn put; /* writes the field; type and `fields` describe what it writes */
 };
 /* clang-format off */
 #define FIELD_LAST { .type = FIELD_END }
@@ -92,7 +92,7 @@ struct field_source {
 };
 
 /* Write the members of the object that the writer is in. JSON failures stick in the writer's
- * buffer. A table with FIELD_PUT has no CBOR form: that asserts. */
+ * buffer. A table with a `put` has no CBOR form: that asserts. */
 void field_put_json(
     struct json_writer *writer, const struct field *fields, const struct field_source *source);
 void field_put_cbor(

@@ -62,11 +62,10 @@ static const struct call call_list_audit = {
     .steps = CALL_STEPS(
         STEP(list_audit_of, "before limit pack", .when = has_pack, .otherwise = &list_audit)),
     .decide = find_next,
-    .fields =
-        FIELDS(LIST("entries", ROWS(0, INT_AT("id", 0), TEXT_AT("actor", 1), TEXT_AT("action", 2),
-                                   TEXT_AT("pack", 3), TEXT_AT("version", 4), TEXT_AT("release", 5),
-                                   INT_AT("created_ms", 6))),
-            { "before", FIELD_INT, FIELD_PARAM("next"), OPTIONAL }),
+    .fields = FIELDS(ROWS("entries", 0, INT_AT("id", 0), TEXT_AT("actor", 1), TEXT_AT("action", 2),
+                         TEXT_AT("pack", 3), TEXT_AT("version", 4), TEXT_AT("release", 5),
+                         INT_AT("created_ms", 6)),
+        { "before", FIELD_INT, FIELD_PARAM("next"), OPTIONAL }),
 };
 
 void api_list_audit(struct http_request *request)

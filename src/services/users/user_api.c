@@ -234,7 +234,7 @@ static const struct call call_pull = {
     .count = user_count_read,
     .decide = pull_decide,
     .after = answered,
-    .fields = FIELDS({ "changes", FIELD_PUT, .put = put_changes },
+    .fields = FIELDS({ "changes", FIELD_OBJECT, .put = put_changes },
         { "has_more", FIELD_BOOL, FIELD_PARAM("more") },
         { "next_cursor", FIELD_INT, FIELD_PARAM("next") },
         { "epoch", FIELD_TEXT, FIELD_PARAM("newEpoch") },
@@ -262,13 +262,12 @@ static const struct call call_conflicts = {
     .steps = CALL_STEPS(STEP(user_conflicts, "user limit")),
     .count = user_count_read,
     .after = answered,
-    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM("user") },
-        LIST(
-            "conflicts", ROWS(0, INT_AT("seq", 0), CHOICE_AT("list", 1, user_lists),
-                             TEXT_AT("item", 2), CHOICE_AT("kept", 3, kept_choices),
-                             OBJECT("lost", TEXT_AT("device_id", 4), INT_AT("client_updated_at", 5),
-                                 BOOL_AT("deleted", 6), TEXT_AT("members", 7)),
-                             INT_AT("at", 8)))),
+    .fields = FIELDS(SAME_TEXT("user"),
+        ROWS("conflicts", 0, INT_AT("seq", 0), CHOICE_AT("list", 1, user_lists), TEXT_AT("item", 2),
+            CHOICE_AT("kept", 3, kept_choices),
+            OBJECT("lost", TEXT_AT("device_id", 4), INT_AT("client_updated_at", 5),
+                BOOL_AT("deleted", 6), TEXT_AT("members", 7)),
+            INT_AT("at", 8))),
 };
 
 /* One object per kind of row, named by it. */
@@ -297,14 +296,12 @@ static const struct call call_status = {
             STEP(user_count_conflicts, "user")),
     .count = user_count_read,
     .after = answered,
-    .fields = FIELDS({ "user", FIELD_TEXT, FIELD_PARAM("user") }, INT_OF("seq", 0, 0),
-        INT_OF("conflicts", 3, 0),
-        { "rows", FIELD_PUT, .put = put_kinds,
-            ROWS(1, INT_AT("kind", 0), INT_AT("count", 1), INT_AT("deleted", 2),
+    .fields = FIELDS(SAME_TEXT("user"), INT_OF("seq", 0, 0), INT_OF("conflicts", 3, 0),
+        { "rows", FIELD_OBJECT, .put = put_kinds, .step = 1,
+            .fields = FIELDS(INT_AT("kind", 0), INT_AT("count", 1), INT_AT("deleted", 2),
                 INT_AT("changed_at", 3)) },
-        LIST("devices",
-            ROWS(2, TEXT_AT("device_id", 0), TEXT_AT("device_os", 1), TEXT_AT("device_model", 2),
-                TEXT_AT("app_version", 3), INT_AT("pushed_at", 4)))),
+        ROWS("devices", 2, TEXT_AT("device_id", 0), TEXT_AT("device_os", 1),
+            TEXT_AT("device_model", 2), TEXT_AT("app_version", 3), INT_AT("pushed_at", 4))),
 };
 
 /* ---- the tables ------------------------------------------------------------------------------ */

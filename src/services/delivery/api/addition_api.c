@@ -19,12 +19,12 @@ static const char *const addition_states[] = { "pending", "in_progress", NULL };
 const struct call call_get_pending_device_additions = {
     .params = PARAMS(PARAM_LIMIT(100, 50), { "convoId", PARAM_TEXT, PARAM_OR_EMPTY, .max = 0 }),
     .steps = CALL_STEPS(STEP(addition_list, "@caller convoId limit @now")),
-    .fields = FIELDS(LIST("pendingAdditions",
-        ROWS(0, TEXT_AT("id", 0), TEXT_AT("convoId", 1), TEXT_AT("userDid", 2),
+    .fields = FIELDS(
+        ROWS("pendingAdditions", 0, TEXT_AT("id", 0), TEXT_AT("convoId", 1), TEXT_AT("userDid", 2),
             TEXT_AT("deviceId", 3), TEXT_AT("mlsDid", 4), TEXT_AT("deviceName", 5, OPTIONAL),
             CHOICE_AT("kind", 6, addition_kinds), CHOICE_AT("status", 7, addition_states),
             TEXT_AT("claimedBy", 8, OPTIONAL), TIME_AT("claimExpiresAt", 9, OPTIONAL),
-            TEXT_AT("reason", 10, OPTIONAL), TIME_AT("createdAt", 11)))),
+            TEXT_AT("reason", 10, OPTIONAL), TIME_AT("createdAt", 11))),
 };
 
 /* ---- claim: two units, since the conversation's suite decides which package is good ---------- */
@@ -62,11 +62,10 @@ static void put_claim(
 
 static const struct field claim_fields[] = {
     { "claimed", FIELD_BOOL, FIELD_CHANGED(0) },
-    { "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
+    SAME_TEXT("convoId"),
     { NULL, FIELD_PUT, OPTIONAL, .put = put_claim,
-        .fields = FIELDS({ "userDid", FIELD_TEXT, FIELD_PARAM("userDid") },
-            { "deviceId", FIELD_TEXT, FIELD_PARAM("deviceId") }, TEXT_OF("mlsDid", 1, 3),
-            { "claimExpiresAt", FIELD_TIME_MS, FIELD_NOW(DEVICE_CLAIM_MS) },
+        .fields = FIELDS(SAME_TEXT("userDid"), SAME_TEXT("deviceId"), TEXT_OF("mlsDid", 1, 3),
+            TIME_NOW("claimExpiresAt", DEVICE_CLAIM_MS),
             OBJECT("keyPackage", { "did", FIELD_TEXT, FIELD_PARAM("userDid") },
                 { "keyPackage", FIELD_BASE64, COLUMN(1, 1) },
                 { "keyPackageHash", FIELD_HEX, COLUMN(1, 0) },

@@ -32,10 +32,14 @@ static void state_told(struct http_request *request, const struct tr_event *even
     api_end(request);
 }
 
-static void show_convo(struct http_request *request, struct span id)
+/* The id is a part of the path or, if it has a slash, a parameter. */
+static void handle_convo(struct http_request *request)
 {
+    struct span id = http_path_part(request, "id");
     struct act *act;
 
+    if (id.at == NULL)
+        (void)http_parameter(request, "id", &id);
     if (id.size == 0 || id.size > ACT_CONVO_SIZE_MAX) {
         http_respond_error(request, 400, "InvalidRequest", "The id must have 1 to 128 bytes.");
         return;
@@ -46,19 +50,6 @@ static void show_convo(struct http_request *request, struct span id)
         return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");
-}
-
-static void handle_path(struct http_request *request)
-{
-    show_convo(request, http_path_part(request, "id"));
-}
-
-static void handle_query(struct http_request *request)
-{
-    struct span id = { NULL, 0 };
-
-    (void)http_parameter(request, "id", &id);
-    show_convo(request, id);
 }
 
 /* ---- compact -------------------------------------------------------------------------------- */
@@ -294,10 +285,9 @@ static const struct call call_audit = {
     .count = audit_end,
     .steps = CALL_STEPS(STEP(audit_list_of, "cursor.number cursor limit convoId",
         .when = is_of_convo, .otherwise = &audit_list)),
-    .fields = FIELDS(
-        LIST("entries", ROWS(0, TEXT_AT("id", 0), TEXT_AT("actor", 1), TEXT_AT("action", 2),
-                            TEXT_AT("convoId", 3), TEXT_AT("target", 4), TIME_AT("createdAt", 5))),
-        { "cursor", FIELD_TEXT, LAST_ROW(0, 6) }),
+    .fields = FIELDS(ROWS("entries", 0, TEXT_AT("id", 0), TEXT_AT("actor", 1), TEXT_AT("action", 2),
+                         TEXT_AT("convoId", 3), TEXT_AT("target", 4), TIME_AT("createdAt", 5)),
+        CURSOR_OF(0, 6)),
 };
 
 static void handle_audit(struct http_request *request)
@@ -308,8 +298,8 @@ static void handle_audit(struct http_request *request)
 }
 
 const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
-    { .method = HTTP_GET, .path = "/v1/convos/{id}", .handle = handle_path },
-    { .method = HTTP_GET, .path = "/v1/convos", .handle = handle_query },
+    { .method = HTTP_GET, .path = "/v1/convos/{id}", .handle = handle_convo },
+    { .method = HTTP_GET, .path = "/v1/convos", .handle = handle_convo },
     { .method = HTTP_POST,
         .path = "/v1/delivery/compact",
         .handle = handle_compact,

@@ -14,11 +14,8 @@
 void api_refuse(struct api_body *body, unsigned status, const char *label, const char *text)
 {
     tr_assert(status >= 400 && label != NULL);
-    if (body->status != 0)
-        return;
-    body->status = status;
-    body->label = label;
-    body->text = text;
+    if (body->refusal.status == 0)
+        body->refusal = (struct refusal){ .status = status, .label = label, .text = text };
 }
 
 const struct param_value *api_value(const struct api_body *body, const char *name)
@@ -40,7 +37,8 @@ void *api_alloc(struct api_body *body, size_t count, size_t item_size)
 
 static bool is_good(const struct api_body *body)
 {
-    return !body->reader.expect.failed && !body->reader.is_out_of_memory && body->status == 0;
+    return !body->reader.expect.failed && !body->reader.is_out_of_memory &&
+           body->refusal.status == 0;
 }
 
 static void read_json(struct api_body *body)
@@ -85,28 +83,22 @@ static void put_list(struct json_writer *writer, struct span values)
     json_put_end(writer);
 }
 
-/* Writes a parameter as the member it stands for: most are texts. */
-static void put_parameter(struct json_writer *writer, struct span name, struct span value)
+/* Writes a parameter as the member it stands for: a list, a number or, mostly, a text. */
+static void put_parameter(
+    struct json_writer *writer, enum param_type type, struct span name, struct span value)
 {
-    static const char *const numbers[] = { "epoch", "paddedSize" };
-    static const char *const lists[] = { "didList", "removes" };
     uint64_t number;
 
     json_put_key(writer, name);
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        if (span_is(name, lists[i])) {
-            put_list(writer, value);
-            return;
-        }
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (span_is(name, numbers[i]) && span_u64(value, &number) && number <= INT64_MAX) {
-            json_put_int(writer, NULL, (int64_t)number);
-            return;
-        }
-    json_put_string(writer, NULL, value);
+    if (type == PARAM_DIDS)
+        put_list(writer, value);
+    else if (type == PARAM_INT && span_u64(value, &number) && number <= INT64_MAX)
+        json_put_int(writer, NULL, (int64_t)number);
+    else
+        json_put_string(writer, NULL, value);
 }
 
-bool api_put_query(struct buffer *out, struct span query, char *scratch)
+bool api_put_query(struct buffer *out, const struct param *params, struct span query, char *scratch)
 {
     struct json_writer writer = json_writer(out);
     struct span pair;
@@ -115,6 +107,7 @@ bool api_put_query(struct buffer *out, struct span query, char *scratch)
     while (span_cut(&query, '&', &pair)) {
         struct span value = pair, name;
         size_t size;
+        int param;
 
         if (pair.size == 0)
             continue;
@@ -122,7 +115,9 @@ bool api_put_query(struct buffer *out, struct span query, char *scratch)
         if (!http_query_decode(value.at == NULL ? SPAN("") : value, scratch, &size) ||
             !http_is_utf8(pair.at, pair.size))
             return false;
-        put_parameter(&writer, name, (struct span){ scratch, size });
+        param = param_find(params, name);
+        put_parameter(&writer, param < 0 ? PARAM_TEXT : params[param].type, name,
+            (struct span){ scratch, size });
     }
     json_put_end(&writer);
     return true;
@@ -135,7 +130,8 @@ static void read_mls(struct api_body *body)
     struct span text = { NULL, 0 };
     struct buffer members = { 0 };
     char *scratch = http_alloc(body->request, query.size + 1);
-    bool is_query_good = scratch == NULL || api_put_query(&members, query, scratch);
+    bool is_query_good =
+        scratch == NULL || api_put_query(&members, body->call->params, query, scratch);
 
     tr_assert(body->call->raw != NULL);
     if (scratch != NULL && is_query_good && members.failed == 0)
@@ -192,11 +188,12 @@ static bool respond_refusal(struct api_body *body)
 {
     bool is_refused = param_reader_refuse(&body->reader);
 
-    if (!is_refused && body->status == 0)
+    if (!is_refused && body->refusal.status == 0)
         return false;
     if (!is_refused) {
         param_reader_fini(&body->reader);
-        http_respond_error(body->request, body->status, body->label, body->text);
+        http_respond_error(
+            body->request, body->refusal.status, body->refusal.label, body->refusal.text);
     }
     act_unref(body->act);
     return true;

@@ -8,7 +8,7 @@
 #ifndef SERVICES_DELIVERY_API_API_H
 #define SERVICES_DELIVERY_API_API_H
 
-#include "services/common/param.h"
+#include "services/common/call.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/delivery.h"
 
@@ -52,8 +52,7 @@ struct api_body {
     struct act *act;
     struct param_reader reader; /* raw_name NULL: the body is JSON */
     struct param_value values[PARAMS_MAX];
-    unsigned status; /* of the error to answer with; 0: none */
-    const char *label, *text;
+    struct refusal refusal; /* to answer with; status 0: none */
 };
 
 /* Serve a route whose `extra` is a struct api_call. */
@@ -74,9 +73,11 @@ static inline struct delivery *api_delivery(const struct api_body *body)
 void api_refuse(struct api_body *body, unsigned status, const char *label, const char *text);
 /* Sets the act's idempotency id: the caller and the client's id, or a new one. */
 void api_set_op(struct api_body *body, const char *kind, struct span given);
-/* Appends a query as the JSON object that the other form of the request would have. `scratch` has
+/* Appends a query as the JSON object that the other form of the request would have, with the types of
+ * the parameters. `scratch` has
  * room for query.size + 1. False: the query is malformed. */
-bool api_put_query(struct buffer *out, struct span query, char *scratch);
+bool api_put_query(
+    struct buffer *out, const struct param *params, struct span query, char *scratch);
 
 /* Does the caller want message/mls rather than JSON? */
 bool api_wants_mls(const struct http_request *request);

@@ -21,6 +21,9 @@ static inline struct delivery *call_delivery(const struct call_run *run)
 /* The caller did `action` in a conversation (a word) to an account (a word). */
 #define AUDIT(action, convo, target)                                                               \
     STEP_ROWS(1, audit_put, "@random_id @caller '" action "' " convo " " target " @now")
+/* The id of a message in a list whose column 0 has the seq: the id that its sender gave, in the column
+ * `given` (0: there is none), or one that is made of the seq. */
+#define MESSAGE_ID(given) { "id", FIELD_TEXT, .put = call_put_message_id, .number = (given) }
 /* The role that the caller needs in the conversation of the first parameter. */
 #define IN_CONVO(role_) .role_of = &role_in_convo, .role = (role_)
 /* clang-format on */
@@ -114,5 +117,7 @@ static inline struct delivery *call_delivery(const struct call_run *run)
 #define DECLARE_CALL(method, name, table, body_max) extern const struct call call_##table;
 DELIVERY_CALLS(DECLARE_ACT, DECLARE_CALL)
 void api_subscribe_convo_events(struct http_request *request);
+void call_put_message_id(
+    struct json_writer *writer, const struct field *field, const struct field_source *source);
 
 #endif

@@ -13,7 +13,7 @@
  * last check. */
 static void check_conclude(struct http_request *request, struct commit_check *check)
 {
-    struct recipients_refusal refusal = { 0, NULL, NULL };
+    struct refusal refusal = { 0 };
 
     tr_assert(check->why == NULL);
     if (check->owners_count > 0)

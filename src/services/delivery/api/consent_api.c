@@ -7,7 +7,7 @@
 /* ---- opting in and out ---------------------------------------------------------------------- */
 
 static const struct field consent_fields[] = {
-    { "success", FIELD_BOOL, FIELD_NUMBER(1) },
+    TRUE_FIELD("success"),
     { "optedIn", FIELD_BOOL, COLUMN(0, 0) },
     TIME_OF("optedInAt", 0, 1, OPTIONAL),
     TIME_OF("optedOutAt", 0, 2, OPTIONAL),
@@ -29,10 +29,9 @@ const struct call call_opt_out = {
 const struct call call_get_opt_in_status = {
     .params = PARAMS({ "dids", PARAM_DIDS, PARAM_REQUIRED, .min = 1, .max = 100 }),
     .steps = CALL_STEPS(STEP_ROWS(1, consent_get, "@item", .each = "dids")),
-    .fields = FIELDS(LIST(
-        "statuses", EACH_STEP(0, { "did", FIELD_TEXT, FIELD_ITEM("dids") }, BOOL_AT("optedIn", 0),
-                        BOOL_AT("optedOut", 1), TIME_AT("optedInAt", 2, OPTIONAL),
-                        TIME_AT("optedOutAt", 3, OPTIONAL)))),
+    .fields = FIELDS(EACH_STEP("statuses", 0, { "did", FIELD_TEXT, FIELD_ITEM("dids") },
+        BOOL_AT("optedIn", 0), BOOL_AT("optedOut", 1), TIME_AT("optedInAt", 2, OPTIONAL),
+        TIME_AT("optedOutAt", 3, OPTIONAL))),
 };
 
 /* ---- blocks --------------------------------------------------------------------------------- */
@@ -82,8 +81,8 @@ const struct call call_handle_block_change = {
             1, audit_put, "@random_id @caller 'block' @null blockedDid @now", .when = is_block),
         STEP_ROWS(1, audit_put, "@random_id @caller 'unblock' @null blockedDid @now",
             .when = is_unblock)),
-    .fields = FIELDS(LIST("affectedConvos",
-                         ROWS(3, TEXT_AT("convoId", 0), CHOICE_AT("action", 1, block_advice))),
+    .fields = FIELDS(
+        ROWS("affectedConvos", 3, TEXT_AT("convoId", 0), CHOICE_AT("action", 1, block_advice)),
         { "requestsClosed", FIELD_INT, FIELD_CHANGED(2) }),
 };
 
@@ -116,16 +115,14 @@ static void add_find_blocks(struct call_run *run, struct sql_unit *unit)
 const struct call call_check_blocks = {
     .params = PARAMS({ "dids", PARAM_DIDS, PARAM_REQUIRED, .min = 2, .max = 100 }),
     .steps = CALL_STEPS({ .add = add_find_blocks }),
-    .fields = FIELDS(LIST("blocks", .from = FROM_ALL, .fields = block_fields),
-        { "checkedAt", FIELD_TIME_MS, FIELD_NOW(0) }),
+    .fields =
+        FIELDS(LIST("blocks", .from = FROM_ALL, .fields = block_fields), TIME_NOW("checkedAt", 0)),
 };
 
 const struct call call_get_block_status = {
     .params = PARAMS(PARAM_CONVO),
     IN_CONVO(ROLE_MEMBER),
     .steps = CALL_STEPS(STEP(consent_list_conflicts, "convoId")),
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
-        { "hasConflicts", FIELD_BOOL, FIELD_HAS_ROWS(0) },
-        LIST("blocks", .step = 0, .fields = block_fields),
-        { "checkedAt", FIELD_TIME_MS, FIELD_NOW(0) }),
+    .fields = FIELDS(SAME_TEXT("convoId"), { "hasConflicts", FIELD_BOOL, FIELD_HAS_ROWS(0) },
+        LIST("blocks", .step = 0, .fields = block_fields), TIME_NOW("checkedAt", 0)),
 };

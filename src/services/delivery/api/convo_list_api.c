@@ -48,15 +48,14 @@ const struct call call_get_convos = {
     .params = PARAMS(PARAM_LIMIT(100, 50), PARAM_CURSOR),
     .steps = CALL_STEPS([STEP_CONVOS] = STEP(convo_list, "@caller cursor limit"),
         [STEP_MEMBERS] = STEP(convo_list_members, "@caller cursor limit #", WITH(MEMBERS_MAX))),
-    .fields =
-        FIELDS(LIST("conversations",
-                   ROWS(STEP_CONVOS, TEXT_AT("id", 0), TEXT_AT("groupId", 8), TEXT_AT("creator", 1),
-                       { NULL, FIELD_PUT, .put = put_members,
-                           .fields = FIELDS(LIST("members", .fields = member_fields),
-                               INT_AT("memberCount", 5)) },
-                       INT_AT("epoch", 2), TEXT_AT("cipherSuite", 3), TIME_AT("createdAt", 4),
-                       TIME_AT("lastMessageAt", 5),
-                       OBJECT("metadata", TEXT_AT("name", 6, OPTIONAL),
-                           TEXT_AT("description", 7, OPTIONAL)))),
-            { "cursor", FIELD_TEXT, LAST_ROW(STEP_CONVOS, 0), OPTIONAL }),
+    .fields = FIELDS(
+        ROWS("conversations", STEP_CONVOS, TEXT_AT("id", 0), TEXT_AT("groupId", 8),
+            TEXT_AT("creator", 1),
+            { NULL, FIELD_PUT, .put = put_members,
+                .fields =
+                    FIELDS(LIST("members", .fields = member_fields), INT_AT("memberCount", 5)) },
+            INT_AT("epoch", 2), TEXT_AT("cipherSuite", 3), TIME_AT("createdAt", 4),
+            TIME_AT("lastMessageAt", 5),
+            OBJECT("metadata", TEXT_AT("name", 6, OPTIONAL), TEXT_AT("description", 7, OPTIONAL))),
+        CURSOR_OF(STEP_CONVOS, 0)),
 };

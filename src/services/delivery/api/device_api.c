@@ -9,6 +9,8 @@
 
 #define NO_DEVICE REFUSE(404, "DeviceNotFound", "You have no device with this deviceId.")
 
+#define TEXTS(name, ...) LIST(name, __VA_ARGS__, .fields = FIELDS(TEXT_AT(NULL, 0)))
+
 /* ---- register ------------------------------------------------------------------------------- */
 
 enum { STEP_PUT, STEP_KEY, STEP_ADDITIONS, STEP_WELCOMES };
@@ -25,8 +27,7 @@ static bool check_registration(struct call_run *run)
 static bool device_stored(struct call_run *run)
 {
     (void)package_all_stored(run);
-    return span_equal(sql_row_bytes(run->unit, call_step(run, STEP_KEY), 0, 0),
-               call_text(run, "signaturePublicKey")) ||
+    return span_equal(call_bytes(run, STEP_KEY, 0), call_text(run, "signaturePublicKey")) ||
            call_refuse(run, 409, "DeviceKeyMismatch",
                "This device is registered with another key; delete the device first.");
 }
@@ -67,12 +68,9 @@ const struct call call_register_device = {
     .decide = device_stored,
     .after = tell_new_device,
     .fields = FIELDS({ "deviceId", FIELD_TEXT, FIELD_PARAM("deviceUUID") },
-        TEXT_OF("mlsDid", STEP_KEY, 1),
-        { "autoJoinedConvos", FIELD_PUT, .put = put_no_convos,
-            .fields = FIELDS(LIST("autoJoinedConvos", .fields = FIELDS(TEXT_AT(NULL, 0)))) },
-        LIST("pendingConvos", ROWS(STEP_ADDITIONS, TEXT_AT(NULL, 0))),
-        LIST(
-            "welcomeMessages", ROWS(STEP_WELCOMES, TEXT_AT("convoId", 0), BASE64_AT("welcome", 1))),
+        TEXT_OF("mlsDid", STEP_KEY, 1), TEXTS("autoJoinedConvos", .put = put_no_convos),
+        ROWS("pendingConvos", STEP_ADDITIONS, TEXT_AT(NULL, 0)),
+        ROWS("welcomeMessages", STEP_WELCOMES, TEXT_AT("convoId", 0), BASE64_AT("welcome", 1)),
         PACKAGE_ERRORS),
 };
 
@@ -80,10 +78,9 @@ const struct call call_register_device = {
 
 const struct call call_list_devices = {
     .steps = CALL_STEPS(STEP(device_list, "@caller @now_s")),
-    .fields =
-        FIELDS(LIST("devices", ROWS(0, TEXT_AT("deviceId", 0), TEXT_AT("deviceName", 1),
-                                   TEXT_AT("mlsDid", 2), BASE64_AT("signaturePublicKey", 3),
-                                   TIME_AT("registeredAt", 4), INT_AT("keyPackageCount", 5)))),
+    .fields = FIELDS(ROWS("devices", 0, TEXT_AT("deviceId", 0), TEXT_AT("deviceName", 1),
+        TEXT_AT("mlsDid", 2), BASE64_AT("signaturePublicKey", 3), TIME_AT("registeredAt", 4),
+        INT_AT("keyPackageCount", 5))),
 };
 
 const struct call call_delete_device = {
@@ -93,8 +90,7 @@ const struct call call_delete_device = {
         STEP(device_delete_additions, "@caller deviceId"),
         STEP(device_delete_push_token, "@caller deviceId"),
         STEP(device_end_welcomes, "@caller deviceId @now")),
-    .fields = FIELDS({ "deleted", FIELD_BOOL, FIELD_NUMBER(1) },
-        { "keyPackagesDeleted", FIELD_INT, FIELD_CHANGED(1) }),
+    .fields = FIELDS(TRUE_FIELD("deleted"), { "keyPackagesDeleted", FIELD_INT, FIELD_CHANGED(1) }),
 };
 
 /* ---- is everything as it should be? --------------------------------------------------------- */
@@ -102,15 +98,13 @@ const struct call call_delete_device = {
 const struct call call_get_expected_conversations = {
     .params = PARAMS(PARAM_DEVICE_ID, PARAM_LIMIT(EXPECTED_MAX, 100), PARAM_CURSOR),
     .steps = CALL_STEPS(STEP(device_list_expected, "@caller deviceId cursor limit")),
-    .fields =
-        FIELDS(LIST("conversations",
-                   ROWS(0, TEXT_AT("convoId", EXPECTED_CONVO), TEXT_AT("name", 1, OPTIONAL),
-                       INT_AT("epoch", 2), TIME_AT("lastActivity", 3), TIME_AT("joinedAt", 4),
-                       INT_AT("memberCount", 5), { "shouldBeInGroup", FIELD_BOOL, FIELD_NUMBER(1) },
-                       BOOL_AT("deviceInGroup", EXPECTED_IS_IN), BOOL_AT("pendingAddition", 6),
-                       BOOL_AT("welcomeWaiting", EXPECTED_WAITING),
-                       BOOL_AT("needsRejoin", EXPECTED_FAILED))),
-            { "cursor", FIELD_TEXT, LAST_ROW(0, EXPECTED_CONVO), OPTIONAL }),
+    .fields = FIELDS(
+        ROWS("conversations", 0, TEXT_AT("convoId", EXPECTED_CONVO), TEXT_AT("name", 1, OPTIONAL),
+            INT_AT("epoch", 2), TIME_AT("lastActivity", 3), TIME_AT("joinedAt", 4),
+            INT_AT("memberCount", 5), TRUE_FIELD("shouldBeInGroup"),
+            BOOL_AT("deviceInGroup", EXPECTED_IS_IN), BOOL_AT("pendingAddition", 6),
+            BOOL_AT("welcomeWaiting", EXPECTED_WAITING), BOOL_AT("needsRejoin", EXPECTED_FAILED)),
+        CURSOR_OF(0, EXPECTED_CONVO)),
 };
 
 /* Sentences for the person who runs the client, and calls that would help. */
@@ -140,7 +134,7 @@ static void put_device_state(
 {
     const struct call_run *run = call_run_of(source);
     uint32_t count = call_rows(run, 0), step = call_step(run, 0), missing = 0, waiting = 0;
-    int64_t packages = sql_row_int(run->unit, call_step(run, 1), 0, 0);
+    int64_t packages = call_int(run, 1, 0);
 
     tr_assert(call_rows(run, 1) > 0);
     (void)field;
@@ -154,7 +148,7 @@ static void put_device_state(
     json_put_end(writer);
     json_put_int(writer, "expectedConvoCount", count);
     json_put_int(writer, "actualConvoCount", count - missing);
-    put_advice(writer, packages, sql_row_int(run->unit, call_step(run, 1), 0, 1), missing, waiting);
+    put_advice(writer, packages, call_int(run, 1, 1), missing, waiting);
     json_put_bool(writer, "isValid", packages > 0 && missing == 0);
     json_put_object(writer, "keyPackageInventory");
     json_put_int(writer, "available", packages);
@@ -163,19 +157,14 @@ static void put_device_state(
     json_put_end(writer);
 }
 
-#define TEXTS(name)                                                                                \
-    {                                                                                              \
-        name, FIELD_LIST, .fields = FIELDS(TEXT_AT(NULL, 0))                                       \
-    }
-
 const struct call call_validate_device_state = {
     .params = PARAMS(PARAM_OWN_DEVICE),
     .steps = CALL_STEPS(STEP(device_list_expected, "@caller deviceId '' #", WITH(EXPECTED_MAX)),
         STEP(device_count_packages, "@caller deviceId @now_s", .missing = NO_DEVICE)),
     .fields = FIELDS({ NULL, FIELD_PUT, .put = put_device_state,
-        .fields = FIELDS(TEXTS("pendingRejoinConvos"), INT_AT("expectedConvoCount", 0),
-            INT_AT("actualConvoCount", 0), TEXTS("issues"), TEXTS("recommendations"),
-            BOOL_AT("isValid", 0),
+        .fields = FIELDS(TEXTS("pendingRejoinConvos", .at = 0), INT_AT("expectedConvoCount", 0),
+            INT_AT("actualConvoCount", 0), TEXTS("issues", .at = 0),
+            TEXTS("recommendations", .at = 0), BOOL_AT("isValid", 0),
             OBJECT("keyPackageInventory", INT_AT("available", 0), INT_AT("target", 0),
                 BOOL_AT("needsReplenishment", 0))) }),
 };

@@ -421,19 +421,20 @@ static bool commits_read(struct call_run *run)
     return call_respond_instead(run, 200, "message/mls", &answer);
 }
 
-static void put_commit_id(
+void call_put_message_id(
     struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
     const struct call_run *run = call_run_of(source);
-    uint32_t step = call_step(run, STEP_COMMITS);
-    struct span given = { NULL, 0 };
+    const struct field given = { .type = FIELD_TEXT, .at = (uint16_t)field->number };
+    uint32_t step = call_step(run, source->list->step);
     char text[DELIVERY_ID_SIZE];
 
-    if (!sql_row_is_null(run->unit, step, source->row, 4))
-        given = sql_row_bytes(run->unit, step, source->row, 4);
     json_put_string(writer, field->name,
-        delivery_message_id(given, call_text(run, "convoId"),
-            (uint64_t)sql_row_int(run->unit, step, source->row, 0), text));
+        delivery_message_id(field->number == 0
+                                ? (struct span){ NULL, 0 }
+                                : field_of_cell(run->unit, &given, step, source->row).bytes,
+            call_text(run, "convoId"), (uint64_t)sql_row_int(run->unit, step, source->row, 0),
+            text));
 }
 
 static void put_has_more(
@@ -456,11 +457,10 @@ const struct call call_get_commits = {
             WITH(COMMITS_MAX + 1, LOG_PAGE_BYTES))),
     .decide = commits_read,
     .is_large = true,
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
-        LIST("commits", .number = COMMITS_MAX,
-            ROWS(STEP_COMMITS,
-                { "id", FIELD_PUT, .put = put_commit_id, .fields = FIELDS(TEXT_AT("id", 0)) },
-                INT_AT("epoch", 3), INT_AT("baseEpoch", 2), INT_AT("seq", 0), TEXT_AT("sender", 7),
-                BYTES_AT("commitData", 5), TIME_AT("createdAt", 6))),
-        { "hasMore", FIELD_PUT, .put = put_has_more, .fields = FIELDS(BOOL_AT("hasMore", 0)) }),
+    .fields = FIELDS(SAME_TEXT("convoId"),
+        LIST("commits", .number = COMMITS_MAX, .step = STEP_COMMITS,
+            .fields =
+                FIELDS(MESSAGE_ID(4), INT_AT("epoch", 3), INT_AT("baseEpoch", 2), INT_AT("seq", 0),
+                    TEXT_AT("sender", 7), BYTES_AT("commitData", 5), TIME_AT("createdAt", 6))),
+        { "hasMore", FIELD_BOOL, .put = put_has_more }),
 };

@@ -26,12 +26,11 @@ const struct call call_create_invite = {
                 "This conversation has 100 open invites, which is the most; revoke "
                 "one first.")),
         AUDIT("createInvite", "convoId", "targetDid")),
-    .fields = FIELDS({ "inviteId", FIELD_TEXT, FIELD_ID },
-        { "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
+    .fields = FIELDS({ "inviteId", FIELD_TEXT, FIELD_ID }, SAME_TEXT("convoId"),
         { "pskHash", FIELD_HEX, FIELD_PARAM("pskHash") }, { "createdBy", FIELD_TEXT, FIELD_CALLER },
         { "targetDid", FIELD_TEXT, FIELD_PARAM("targetDid"), OPTIONAL },
         { "maxUses", FIELD_INT, FIELD_PARAM("maxUses"), OPTIONAL },
-        { "usesCount", FIELD_INT, FIELD_NUMBER(0) }, { "createdAt", FIELD_TIME_MS, FIELD_NOW(0) },
+        { "usesCount", FIELD_INT, FIELD_NUMBER(0) }, TIME_NOW("createdAt", 0),
         { "expiresAt", FIELD_TIME_MS, FIELD_PARAM("expiresAt") }),
 };
 
@@ -39,11 +38,10 @@ const struct call call_list_invites = {
     .params = PARAMS(PARAM_CONVO, { "includeRevoked", PARAM_BOOL, .fallback = false }),
     IN_CONVO(ROLE_ADMIN),
     .steps = CALL_STEPS(STEP(invite_list, "convoId includeRevoked")),
-    .fields = FIELDS(LIST("invites",
-        ROWS(0, TEXT_AT("inviteId", 0), { "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
-            HEX_AT("pskHash", 1), TEXT_AT("createdBy", 5), TEXT_AT("targetDid", 2, OPTIONAL),
-            INT_AT("maxUses", 3, OPTIONAL), INT_AT("usesCount", 4), TIME_AT("createdAt", 6),
-            TIME_AT("expiresAt", 7), TIME_AT("revokedAt", 8, OPTIONAL)))),
+    .fields = FIELDS(ROWS("invites", 0, TEXT_AT("inviteId", 0), SAME_TEXT("convoId"),
+        HEX_AT("pskHash", 1), TEXT_AT("createdBy", 5), TEXT_AT("targetDid", 2, OPTIONAL),
+        INT_AT("maxUses", 3, OPTIONAL), INT_AT("usesCount", 4), TIME_AT("createdAt", 6),
+        TIME_AT("expiresAt", 7), TIME_AT("revokedAt", 8, OPTIONAL))),
 };
 
 const struct call call_revoke_invite = {

@@ -73,11 +73,7 @@ bool package_all_stored(struct call_run *run);
 void package_put_errors(
     struct json_writer *writer, const struct field *field, const struct field_source *source);
 #define PACKAGE_ERRORS                                                                             \
-    {                                                                                              \
-        "errors", FIELD_PUT,                                                                       \
-            .put = package_put_errors,                                                             \
-            .fields = FIELDS(LIST("errors",                                                        \
-                .fields = FIELDS(INT_AT("index", 0), TEXT_AT("error", 0), TEXT_AT("message", 0)))) \
-    }
+    LIST("errors", .put = package_put_errors,                                                      \
+        .fields = FIELDS(INT_AT("index", 0), TEXT_AT("error", 0), TEXT_AT("message", 0)))
 
 #endif

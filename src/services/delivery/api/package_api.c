@@ -32,7 +32,7 @@ const struct call call_publish_key_package = {
     .check = check_package,
     .steps = CALL_STEPS({ .add = package_add }),
     .decide = package_all_stored,
-    .fields = FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) },
+    .fields = FIELDS(TRUE_FIELD("success"),
         { NULL, FIELD_PUT, .put = put_package,
             .fields = FIELDS(HEX_AT("keyPackageHash", 0), BOOL_AT("lastResort", 0),
                 { "expiresAt", FIELD_TIME_S, OPTIONAL }) }),
@@ -122,19 +122,14 @@ static void put_missing(
     {                                                                                              \
         "lastResort", FIELD_BOOL, .at = 4                                                          \
     }
-#define MISSING_FIELD                                                                              \
-    {                                                                                              \
-        "missing", FIELD_PUT,                                                                      \
-            .put = put_missing,                                                                    \
-            .fields = FIELDS(LIST("missing", .fields = FIELDS(TEXT_AT(NULL, 0))))                  \
-    }
+#define MISSING_FIELD LIST("missing", .put = put_missing, .fields = FIELDS(TEXT_AT(NULL, 0)))
 #define CLAIM_ARGS "@item cipherSuite.number @now_s @caller # #"
 #define CLAIM_WITH WITH(PACKAGE_LEASES_MAX, PACKAGE_DEVICES_MAX)
 
 static const struct call peek_packages = {
     .params = claim_params,
     .steps = CALL_STEPS(STEP(package_peek, CLAIM_ARGS, CLAIM_WITH, .each = "dids")),
-    .fields = FIELDS(LIST("keyPackages", ALL_ROWS(0, CLAIMED_FIELDS)), MISSING_FIELD),
+    .fields = FIELDS(ALL_ROWS("keyPackages", 0, CLAIMED_FIELDS), MISSING_FIELD),
 };
 
 static bool check_claim(struct call_run *run)
@@ -166,10 +161,9 @@ const struct call call_get_key_packages = {
     .steps = CALL_STEPS(STEP(package_claim, CLAIM_ARGS " leasedUntil", CLAIM_WITH, .each = "dids"),
         STEP(package_find_low, "@item @now_s # #", WITH(PACKAGE_THRESHOLD, PACKAGE_LOW_CONVOS),
             .each = "dids")),
-    .fields = FIELDS(LIST("keyPackages", ALL_ROWS(0, CLAIMED_FIELDS,
-                                             /* a peek leases nothing */
-                                             { "leasedUntil", FIELD_TIME_S,
-                                                 FIELD_PARAM("leasedUntil"), OPTIONAL })),
+    .fields = FIELDS(ALL_ROWS("keyPackages", 0, CLAIMED_FIELDS,
+                         /* a peek leases nothing */
+                         { "leasedUntil", FIELD_TIME_S, FIELD_PARAM("leasedUntil"), OPTIONAL }),
         MISSING_FIELD),
     .after = tell_all_low,
 };

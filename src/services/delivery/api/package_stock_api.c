@@ -39,8 +39,7 @@ const struct call call_get_key_package_stats = {
             WITH(-DAY_S, (int64_t)-7 * DAY_S)),
         STEP_ROWS(1, package_count_leased, "@caller deviceId @now_s"),
         STEP_ROWS(1, package_count_last_resorts, "@caller deviceId @now_s")),
-    .fields = FIELDS(
-        LIST("byCipherSuite", ROWS(0, SUITE_AT("cipherSuite", 0), INT_AT("available", 1))),
+    .fields = FIELDS(ROWS("byCipherSuite", 0, SUITE_AT("cipherSuite", 0), INT_AT("available", 1)),
         { NULL, FIELD_PUT, .put = put_stats,
             .fields = FIELDS(INT_AT("available", 0), INT_AT("threshold", 0),
                 BOOL_AT("needsReplenish", 0), INT_AT("consumedLast24h", 0),
@@ -84,13 +83,11 @@ const struct call call_get_key_package_status = {
         .otherwise = &package_list)),
     .check = check_status,
     .decide = has_status,
-    .fields =
-        FIELDS(LIST("keyPackages",
-                   ROWS(0, HEX_AT("keyPackageHash", 0), TEXT_AT("deviceId", 1),
-                       SUITE_AT("cipherSuite", 2), CHOICE_AT("status", 8, package_states),
-                       BOOL_AT("lastResort", 4), INT_AT("uses", 5), TIME_S_AT("createdAt", 6),
-                       TIME_S_AT("expiresAt", 3, OPTIONAL), TIME_S_AT("consumedAt", 7, OPTIONAL))),
-            { "cursor", FIELD_HEX, LAST_ROW(0, 0), OPTIONAL }),
+    .fields = FIELDS(ROWS("keyPackages", 0, HEX_AT("keyPackageHash", 0), TEXT_AT("deviceId", 1),
+                         SUITE_AT("cipherSuite", 2), CHOICE_AT("status", 8, package_states),
+                         BOOL_AT("lastResort", 4), INT_AT("uses", 5), TIME_S_AT("createdAt", 6),
+                         TIME_S_AT("expiresAt", 3, OPTIONAL), TIME_S_AT("consumedAt", 7, OPTIONAL)),
+        { "cursor", FIELD_HEX, LAST_ROW(0, 0), OPTIONAL }),
 };
 
 /* ---- delete --------------------------------------------------------------------------------- */
@@ -171,9 +168,8 @@ static void put_remaining(
 static const struct field sync_fields[] = {
     { "orphanedCount", FIELD_INT, .from = FROM_COUNT, .param = "orphans" },
     { "deletedCount", FIELD_INT, FIELD_CHANGED(0) },
-    LIST("orphanedHashes", EACH_STEP(0, { NULL, FIELD_HEX, FIELD_ITEM("orphans") })),
-    { "remainingAvailable", FIELD_PUT, .put = put_remaining,
-        .fields = FIELDS(INT_AT("remainingAvailable", 0)) },
+    EACH_STEP("orphanedHashes", 0, { NULL, FIELD_HEX, FIELD_ITEM("orphans") }),
+    { "remainingAvailable", FIELD_INT, .put = put_remaining },
     FIELD_LAST,
 };
 

@@ -4,6 +4,7 @@
 #ifndef SERVICES_DELIVERY_API_RECIPIENTS_H
 #define SERVICES_DELIVERY_API_RECIPIENTS_H
 
+#include "services/common/call.h"
 #include "services/delivery/api/api.h"
 
 /* Reads the list of key package hashes, if it is given. */
@@ -13,20 +14,13 @@ void recipients_read_hashes(struct api_body *body);
 const char *recipients_read(struct act_members *members);
 /* Are the listed hashes, if any, those of the Welcomes? */
 bool recipients_are_hashed(const struct act_members *members);
-/* Do the owners agree with the listed accounts and hashes? */
-bool recipients_are_named(const struct act_members *members);
 
 /* How many key packages' owners must be read. */
 uint32_t recipients_owner_count(const struct act *act);
 /* Appends a step for each owner; a NULL unit is fine. */
 void recipients_ask_owners(const struct act *act, struct sql_unit *unit);
-/* Takes the owners from the unit, whose step `first` is the first owner. A refusal has a label. */
-struct recipients_refusal {
-    unsigned status;
-    const char *label;
-    const char *text;
-};
-struct recipients_refusal recipients_take_owners(
-    struct act *act, const struct sql_unit *unit, uint32_t first);
+/* Takes the owners from the unit, whose step `first` is the first owner, if they agree with the listed
+ * accounts and hashes. */
+struct refusal recipients_take_owners(struct act *act, const struct sql_unit *unit, uint32_t first);
 
 #endif

@@ -53,8 +53,7 @@ const struct call call_report_member = {
             .refusal = REFUSE_MANY(REPORTS_RETRY_S, "TooManyReports",
                 "20 of your reports in this conversation wait for an admin, which is the most.")),
         AUDIT("reportMember", "convoId", "reportedDid")),
-    .fields = FIELDS(
-        { "reportId", FIELD_TEXT, FIELD_ID }, { "submittedAt", FIELD_TIME_MS, FIELD_NOW(0) }),
+    .fields = FIELDS({ "reportId", FIELD_TEXT, FIELD_ID }, TIME_NOW("submittedAt", 0)),
 };
 
 /* ---- list ----------------------------------------------------------------------------------- */
@@ -79,14 +78,12 @@ const struct call call_get_reports = {
     IN_CONVO(ROLE_MODERATOR),
     .check = check_cursor,
     .steps = CALL_STEPS(STEP(report_list, "convoId @caller status cursor.number cursor limit")),
-    .fields =
-        FIELDS(LIST("reports",
-                   ROWS(0, TEXT_AT("id", 0), TEXT_AT("reporterDid", 1), TEXT_AT("reportedDid", 2),
-                       TEXT_AT("category", 3), BYTES_AT("encryptedContent", 4),
-                       CHOICE_AT("status", 5, report_states), TIME_AT("createdAt", 7),
-                       TEXT_AT("action", 6, OPTIONAL), TEXT_AT("resolvedBy", 8, OPTIONAL),
-                       TIME_AT("resolvedAt", 9, OPTIONAL))),
-            { "cursor", FIELD_TEXT, LAST_ROW(0, 10), OPTIONAL }),
+    .fields = FIELDS(ROWS("reports", 0, TEXT_AT("id", 0), TEXT_AT("reporterDid", 1),
+                         TEXT_AT("reportedDid", 2), TEXT_AT("category", 3),
+                         BYTES_AT("encryptedContent", 4), CHOICE_AT("status", 5, report_states),
+                         TIME_AT("createdAt", 7), TEXT_AT("action", 6, OPTIONAL),
+                         TEXT_AT("resolvedBy", 8, OPTIONAL), TIME_AT("resolvedAt", 9, OPTIONAL)),
+        CURSOR_OF(0, 10)),
 };
 
 /* ---- resolve -------------------------------------------------------------------------------- */
@@ -116,7 +113,7 @@ const struct call call_resolve_report = {
         STEP_ROWS(1, report_resolve, "reportId @caller action.text @now",
             .refusal = REFUSE(409, "AlreadyResolved", "This report is resolved.")),
         STEP_ROWS(1, audit_put_report, "@random_id @caller 'resolveReport' reportId @now")),
-    .fields = FIELDS({ "ok", FIELD_BOOL, FIELD_NUMBER(1) }),
+    .fields = FIELDS(TRUE_FIELD("ok")),
 };
 
 /* ---- warn ----------------------------------------------------------------------------------- */
@@ -140,17 +137,16 @@ const struct call call_warn_member = {
             .refusal = REFUSE_MANY(REPORTS_RETRY_S, "TooManyWarnings",
                 "This member has 100 warnings, which is the most; wait until one expires.")),
         AUDIT("warnMember", "convoId", "memberDid")),
-    .fields = FIELDS(
-        { "warningId", FIELD_TEXT, FIELD_ID }, { "deliveredAt", FIELD_TIME_MS, FIELD_NOW(0) }),
+    .fields = FIELDS({ "warningId", FIELD_TEXT, FIELD_ID }, TIME_NOW("deliveredAt", 0)),
 };
 
 const struct call call_list_warnings = {
     .params = PARAMS(PARAM_CONVO),
     IN_CONVO(ROLE_MEMBER),
     .steps = CALL_STEPS(STEP(warning_list, "convoId @caller @now")),
-    .fields = FIELDS(LIST("warnings",
-        ROWS(0, TEXT_AT("warningId", 0), TEXT_AT("memberDid", 1), TEXT_AT("warnedBy", 2),
-            TEXT_AT("reason", 3), TIME_AT("createdAt", 4), TIME_AT("expiresAt", 5)))),
+    .fields = FIELDS(ROWS("warnings", 0, TEXT_AT("warningId", 0), TEXT_AT("memberDid", 1),
+        TEXT_AT("warnedBy", 2), TEXT_AT("reason", 3), TIME_AT("createdAt", 4),
+        TIME_AT("expiresAt", 5))),
 };
 
 /* ---- figures -------------------------------------------------------------------------------- */
@@ -161,8 +157,7 @@ const struct call call_get_admin_stats = {
     .steps = CALL_STEPS(STEP_ROWS(1, report_count_members, "convoId"),
         STEP_ROWS(1, report_count_removed, "convoId"), STEP_ROWS(1, warning_count, "convoId"),
         STEP_ROWS(1, report_count, "convoId"), STEP(report_count_categories, "convoId")),
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
-        { "generatedAt", FIELD_TIME_MS, FIELD_NOW(0) },
+    .fields = FIELDS(SAME_TEXT("convoId"), TIME_NOW("generatedAt", 0),
         OBJECT("stats", INT_OF("members", 0, 0), INT_OF("admins", 0, 1), INT_OF("moderators", 0, 2),
             INT_OF("totalRemovals", 1, 0), INT_OF("totalWarnings", 2, 0),
             INT_OF("totalReports", 3, 0), INT_OF("pendingReports", 3, 1),

@@ -78,8 +78,7 @@ const struct call call_send_chat_request = {
         AUDIT("sendChatRequest", "@null", "recipientDid")),
     .fields = FIELDS({ "requestId", FIELD_TEXT, FIELD_ID },
         { "status", FIELD_CHOICE, FIELD_NUMBER(REQUEST_PENDING), .choices = request_states },
-        { "createdAt", FIELD_TIME_MS, FIELD_NOW(0) },
-        { "expiresAt", FIELD_TIME_MS, FIELD_NOW(DAYS_MS(REQUEST_DAYS)) }),
+        TIME_NOW("createdAt", 0), TIME_NOW("expiresAt", DAYS_MS(REQUEST_DAYS))),
 };
 
 /* ---- answer --------------------------------------------------------------------------------- */
@@ -98,9 +97,9 @@ const struct call call_accept_chat_request = {
                 "This request expired 30 days after it was sent; the sender can send another.")),
         STEP_ROWS(1, request_accept, "requestId @now", .refusal = CLOSED),
         AUDIT("acceptChatRequest", "@null", "requestId")),
-    .fields = FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) }, TEXT_OF("senderDid", 0, 0),
+    .fields = FIELDS(TRUE_FIELD("success"), TEXT_OF("senderDid", 0, 0),
         TEXT_OF("groupId", 0, 1, OPTIONAL), TIME_OF("acceptedAt", 4, 0),
-        LIST("heldMessages", ROWS(1, BYTES_AT("ciphertext", 0)))),
+        ROWS("heldMessages", 1, BYTES_AT("ciphertext", 0))),
 };
 
 const struct call call_decline_chat_request = {
@@ -127,12 +126,11 @@ const struct call call_list_chat_requests = {
     .steps = CALL_STEPS(STEP(request_list_received, "@caller status @now cursor limit",
         .when = lists_received, .otherwise = &request_list_sent)),
     .fields =
-        FIELDS(LIST("requests",
-                   ROWS(0, TEXT_AT("id", 0), TEXT_AT("senderDid", 1), TEXT_AT("recipientDid", 2),
-                       TEXT_AT("previewText", 3, OPTIONAL), TEXT_AT("groupId", 4, OPTIONAL),
-                       CHOICE_AT("status", 5, request_states), TIME_AT("createdAt", 6),
-                       TIME_AT("expiresAt", 7), INT_AT("messageCount", 8))),
-            { "cursor", FIELD_TEXT, LAST_ROW(0, 0), OPTIONAL }),
+        FIELDS(ROWS("requests", 0, TEXT_AT("id", 0), TEXT_AT("senderDid", 1),
+                   TEXT_AT("recipientDid", 2), TEXT_AT("previewText", 3, OPTIONAL),
+                   TEXT_AT("groupId", 4, OPTIONAL), CHOICE_AT("status", 5, request_states),
+                   TIME_AT("createdAt", 6), TIME_AT("expiresAt", 7), INT_AT("messageCount", 8)),
+            CURSOR_OF(0, 0)),
 };
 
 const struct call call_get_request_count = {

@@ -64,7 +64,7 @@ static void put_total(
 
 const struct call call_get_unread = {
     .steps = CALL_STEPS(STEP(log_count_unread, "@caller")),
-    .fields = FIELDS({ "conversations", FIELD_MAP, MAP_ROWS(0) },
-        { "total", FIELD_PUT, .put = put_total, .fields = FIELDS(INT_AT("total", 0)) }),
+    .fields = FIELDS(
+        { "conversations", FIELD_MAP, MAP_ROWS(0) }, { "total", FIELD_INT, .put = put_total }),
     .is_large = true,
 };

@@ -33,9 +33,9 @@ const struct call call_get_welcome = {
     .steps = CALL_STEPS(STEP(welcome_mark_fetched, MINE " @now"), STEP(welcome_get_newest, MINE),
         STEP_ROWS(1, welcome_count_unconfirmed, MINE)),
     .decide = welcome_found,
-    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM("convoId") },
-        { "welcome", FIELD_BASE64, COLUMN(1, 0) }, TIME_OF("createdAt", 1, 1), INT_OF("seq", 1, 2),
-        TEXT_OF("deviceId", 1, 3), { "keyPackageHash", FIELD_HEX, COLUMN(1, 4) }),
+    .fields = FIELDS(SAME_TEXT("convoId"), { "welcome", FIELD_BASE64, COLUMN(1, 0) },
+        TIME_OF("createdAt", 1, 1), INT_OF("seq", 1, 2), TEXT_OF("deviceId", 1, 3),
+        { "keyPackageHash", FIELD_HEX, COLUMN(1, 4) }),
 };
 
 static const char *const pending_states[] = { "waiting", "fetched", NULL };
@@ -43,10 +43,9 @@ static const char *const pending_states[] = { "waiting", "fetched", NULL };
 const struct call call_get_pending_welcomes = {
     .params = PARAMS(PARAM_DEVICE_ID, PARAM_LIMIT(500, 100)),
     .steps = CALL_STEPS(STEP(welcome_list_pending, "@caller deviceId limit")),
-    .fields = FIELDS(LIST(
-        "welcomes", ROWS(0, TEXT_AT("convoId", 0), INT_AT("seq", 1), HEX_AT("keyPackageHash", 2),
-                        TEXT_AT("deviceId", 3), CHOICE_AT("state", 4, pending_states),
-                        TIME_AT("createdAt", 5), INT_AT("size", 6)))),
+    .fields = FIELDS(ROWS("welcomes", 0, TEXT_AT("convoId", 0), INT_AT("seq", 1),
+        HEX_AT("keyPackageHash", 2), TEXT_AT("deviceId", 3), CHOICE_AT("state", 4, pending_states),
+        TIME_AT("createdAt", 5), INT_AT("size", 6))),
 };
 
 /* ---- confirm -------------------------------------------------------------------------------- */
@@ -78,7 +77,7 @@ const struct call call_confirm_welcome = {
     .steps = CALL_STEPS(STEP(welcome_settle, MINE " state errorDetails @now"),
         STEP(welcome_get_state, MINE), STEP(welcome_complete_additions, MINE " @now")),
     .decide = welcome_settled,
-    .fields = FIELDS({ "confirmed", FIELD_BOOL, FIELD_NUMBER(1) }),
+    .fields = FIELDS(TRUE_FIELD("confirmed")),
 };
 
 /* ---- invalidate, reissue -------------------------------------------------------------------- */
@@ -98,8 +97,7 @@ const struct call call_invalidate_welcome = {
     .params = LOST_PARAMS,
     .steps = CALL_STEPS(INVALIDATE, STEP_ROWS(1, welcome_count_unconfirmed, MINE)),
     .decide = welcome_invalidated,
-    .fields = FIELDS(
-        { "invalidated", FIELD_BOOL, FIELD_NUMBER(1) }, { "count", FIELD_INT, FIELD_CHANGED(0) }),
+    .fields = FIELDS(TRUE_FIELD("invalidated"), { "count", FIELD_INT, FIELD_CHANGED(0) }),
 };
 
 static void tell_reissue(struct call_run *run)
@@ -119,8 +117,8 @@ const struct call call_reissue_welcome = {
         STEP(addition_find_request, MINE, .missing = REFUSE_STRANGER),
         STEP_ROWS(1, welcome_count_others, "convoId @caller")),
     .after = tell_reissue,
-    .fields = FIELDS({ "requested", FIELD_BOOL, FIELD_NUMBER(1) }, TEXT_OF("requestId", 2, 0),
-        INT_OF("activeMembers", 3, 0)),
+    .fields =
+        FIELDS(TRUE_FIELD("requested"), TEXT_OF("requestId", 2, 0), INT_OF("activeMembers", 3, 0)),
 };
 
 /* ---- validate: a committer asks before it commits ------------------------------------------- */
@@ -198,8 +196,7 @@ const struct call call_validate_welcome = {
                             WITH(VALIDATE_LEASE_S), .each = "refs"),
         STEP(package_find, "@item", .each = "refs")),
     .decide = are_reserved,
-    .fields = FIELDS({ "valid", FIELD_BOOL, FIELD_NUMBER(1) },
-        LIST("recipients",
-            EACH_STEP(0, TEXT_AT("did", 1), TEXT_AT("deviceId", 2), HEX_AT("keyPackageHash", 0),
-                BOOL_AT("lastResort", 3), TIME_S_AT("reservedUntil", 4)))),
+    .fields = FIELDS(TRUE_FIELD("valid"),
+        EACH_STEP("recipients", 0, TEXT_AT("did", 1), TEXT_AT("deviceId", 2),
+            HEX_AT("keyPackageHash", 0), BOOL_AT("lastResort", 3), TIME_S_AT("reservedUntil", 4))),
 };

@@ -81,16 +81,15 @@ SQL_STATEMENT(log_count_unread_in,
     "SELECT " LOG_UNREAD " FROM members m WHERE m.convo = $1 AND m.did = $2"
     " AND m.leave_seq IS NULL");
 
-/* Receipts of a conversation. Columns: seq, chain, kept_chain, kept_from; 1, if $2 is a member; seq
- * of the newest receipt that is kept; the receipt before seq $2; and from $2 on: seq, kind,
- * base_epoch, sha256, receipt. */
-SQL_STATEMENT(
-    receipt_find_head, "SELECT seq, chain, kept_chain, kept_from FROM convos WHERE id = $1");
-SQL_STATEMENT(receipt_find_newest,
-    "SELECT seq FROM log WHERE convo = $1 AND receipt IS NOT NULL ORDER BY seq DESC LIMIT 1");
-SQL_STATEMENT(receipt_find_previous,
-    "SELECT receipt FROM log WHERE convo = $1 AND seq < $2 AND receipt IS NOT NULL"
-    " ORDER BY seq DESC LIMIT 1");
+/* Receipts of a conversation. Columns: the newest receipt; its seq, also if its row is no longer kept
+ * (NULL: there is none yet); kept_from; the receipt before seq $2. */
+SQL_STATEMENT(receipt_find_head,
+    "SELECT c.chain, COALESCE((SELECT l.seq FROM log l WHERE l.convo = c.id"
+    " AND l.receipt IS NOT NULL ORDER BY l.seq DESC LIMIT 1), CASE WHEN c.kept_chain IS NOT NULL"
+    " THEN c.kept_from - 1 END), c.kept_from, COALESCE((SELECT l.receipt FROM log l"
+    " WHERE l.convo = c.id AND l.seq < $2 AND l.receipt IS NOT NULL ORDER BY l.seq DESC LIMIT 1),"
+    " c.kept_chain) FROM convos c WHERE c.id = $1");
+/* From seq $2 on. Columns: seq, kind, base_epoch, sha256, receipt. */
 SQL_STATEMENT(receipt_list,
     "SELECT seq, kind, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq >= $2"
     " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");

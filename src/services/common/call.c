@@ -80,21 +80,6 @@ struct param_value *call_value(const struct call_run *run, const char *name)
     return value_named(run, span_of(name));
 }
 
-int64_t call_number(const struct call_run *run, const char *name)
-{
-    return value_named(run, span_of(name))->number;
-}
-
-bool call_has(const struct call_run *run, const char *name)
-{
-    return value_named(run, span_of(name))->is_given;
-}
-
-struct span call_text(const struct call_run *run, const char *name)
-{
-    return value_named(run, span_of(name))->text;
-}
-
 struct span call_keep(struct call_run *run, struct span bytes)
 {
     char *copy = http_alloc(run->request, bytes.size + 1);
@@ -238,8 +223,7 @@ static struct span item_of(
 static struct field_value call_get(const struct field_source *source, const struct field *field)
 {
     struct call_run *run = source->data;
-    const struct param_value *param =
-        field->param == NULL ? NULL : value_named(run, span_of(field->param));
+    const struct param_value *param = field->param == NULL ? NULL : call_value(run, field->param);
     struct field_value value = { .is_there = true };
 
     switch (field->from) {
@@ -304,6 +288,13 @@ static uint32_t call_count(const struct field_source *source, const struct field
     for (uint32_t i = 0; i < run->repeats[list->step]; i++)
         rows += sql_unit_rows(run->unit, call_step(run, list->step) + i);
     return rows;
+}
+
+void call_put_if_changed(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
+{
+    if (call_changed(call_run_of(source), field->step) == field->number)
+        field_put_json(writer, field->fields, source);
 }
 
 /* ---- answering -------------------------------------------------------------------------------- */
@@ -410,7 +401,7 @@ static void bind_param(const struct call_run *run, struct sql_unit *unit, struct
 static void bind_item(
     const struct call_run *run, struct sql_unit *unit, const char *list, uint32_t item)
 {
-    const struct param_value *value = value_named(run, span_of(list));
+    const struct param_value *value = call_value(run, list);
     enum param_type type = run->call->params[value - run->values].type;
 
     tr_assert(item < value->count);
@@ -456,7 +447,7 @@ static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index
     const struct sql_statement *statement)
 {
     const struct step *step = &run->call->steps[index];
-    uint32_t repeats = step->each == NULL ? 1 : value_named(run, span_of(step->each))->count;
+    uint32_t repeats = step->each == NULL ? 1 : call_value(run, step->each)->count;
 
     run->first[index] = unit->step_count;
     run->repeats[index] = repeats;
@@ -515,6 +506,8 @@ static void build_unit(struct call_run *run, struct sql_unit *unit)
         tr_assert(i < CALL_STEPS_MAX);
         run->first[i] = NO_STEP;
         run->repeats[i] = 0;
+        if (call->steps[i].unless != NULL && call->steps[i].unless(run))
+            continue;
         if (call->steps[i].when == NULL || call->steps[i].when(run))
             add_step(run, unit, i, call->steps[i].statement);
         else if (call->steps[i].otherwise != NULL)
@@ -536,7 +529,7 @@ void call_start(struct call_run *run, const struct call *call)
             auth_consume(unit, auth_claims_of(run->request));
         build_unit(run, unit);
     }
-    if (!db_query_start_with(run->request, run->service, unit, is_read, call_finished, run, NULL) &&
+    if (!db_query_start(run->request, run->service, unit, is_read, call_finished, run, NULL) &&
         call->count != NULL)
         call->count(run, false);
 }

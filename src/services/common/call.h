@@ -64,7 +64,8 @@ struct step {
     struct refusal conflict; /* the error if it violated a constraint; if unset, `refusal` */
     struct refusal missing;  /* the error if the step returned no row; the unit is stored anyway */
     bool (*when)(const struct call_run *run); /* NULL: always */
-    const struct sql_statement *otherwise;    /* runs with the same args if `when` returns false */
+    bool (*unless)(const struct call_run *run);
+    const struct sql_statement *otherwise; /* runs with the same args if `when` returns false */
     void (*add)(struct call_run *run, struct sql_unit *unit); /* adds the steps itself */
 };
 /* clang-format off */
@@ -215,12 +216,24 @@ static inline struct call_run *call_run_of(const struct field_source *source)
 }
 /* Return the value of a parameter of the call's table. */
 struct param_value *call_value(const struct call_run *run, const char *name);
-int64_t call_number(const struct call_run *run, const char *name);
-bool call_has(const struct call_run *run, const char *name);
-struct span call_text(const struct call_run *run, const char *name);
+static inline int64_t call_number(const struct call_run *run, const char *name)
+{
+    return call_value(run, name)->number;
+}
+static inline bool call_has(const struct call_run *run, const char *name)
+{
+    return call_value(run, name)->is_given;
+}
+static inline struct span call_text(const struct call_run *run, const char *name)
+{
+    return call_value(run, name)->text;
+}
 /* Return a column of the first row of a step, which has a row. */
 int64_t call_int(const struct call_run *run, uint32_t step, uint32_t column);
 struct span call_bytes(const struct call_run *run, uint32_t step, uint32_t column);
+/* A `put`: write the members `fields` if the step changed `number` rows. */
+void call_put_if_changed(
+    struct json_writer *writer, const struct field *field, const struct field_source *source);
 /* Make an id: 128 random bits in hex. */
 void call_new_id(const struct tr_env *env, char ret_id[CALL_ID_SIZE]);
 /* The id of what this call creates. */

@@ -29,13 +29,7 @@ static bool db_query_send(struct http_request *request, const struct call_servic
     return false;
 }
 
-void db_query_start(struct http_request *request, const struct call_service *service,
-    struct sql_unit *unit, bool is_read, http_then_fn then)
-{
-    (void)db_query_start_with(request, service, unit, is_read, then, NULL, NULL);
-}
-
-bool db_query_start_with(struct http_request *request, const struct call_service *service,
+bool db_query_start(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data))
 {
     struct db_query *query = http_data(request);
@@ -94,22 +88,17 @@ struct sql_unit *db_query_any_result(struct http_request *request, const struct 
     return NULL;
 }
 
-struct sql_unit *db_query_result(struct http_request *request, const struct tr_event *event)
+struct sql_unit *db_query_take_unit(struct http_request *request, const struct tr_event *event)
 {
     struct sql_unit *unit = db_query_any_result(request, event);
 
-    if (unit == NULL || sql_unit_status(unit) == 0)
+    if (unit == NULL)
+        return NULL;
+    if (sql_unit_status(unit) == 0) {
+        ((struct db_query *)http_data(request))->unit = NULL;
         return unit;
+    }
     http_respond_error(request, 409, "Conflict", "This changed in the meantime; read it again.");
     db_query_release(request);
     return NULL;
-}
-
-struct sql_unit *db_query_take_unit(struct http_request *request, const struct tr_event *event)
-{
-    struct sql_unit *unit = db_query_result(request, event);
-
-    if (unit != NULL)
-        ((struct db_query *)http_data(request))->unit = NULL;
-    return unit;
 }

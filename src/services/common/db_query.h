@@ -30,20 +30,16 @@ static inline int64_t call_now_ms(const struct call_service *service)
 }
 
 /* Take the unit (NULL: out of memory) and run it. `then` runs once, in the connection's turn, and
- * must answer or go on. 503 has been answered if the query could not be sent. */
-void db_query_start(struct http_request *request, const struct call_service *service,
-    struct sql_unit *unit, bool is_read, http_then_fn then);
-/* The same with a pointer for `then`: db_query_data. If the query could not be sent, `drop` gets the
- * pointer, and the result is false. */
-bool db_query_start_with(struct http_request *request, const struct call_service *service,
+ * must answer or go on; db_query_data is its pointer. False: the query could not be sent, 503 has been
+ * answered, and `drop` (NULL: nothing) has the pointer. */
+bool db_query_start(struct http_request *request, const struct call_service *service,
     struct sql_unit *unit, bool is_read, http_then_fn then, void *data, void (*drop)(void *data));
 void *db_query_data(const struct http_request *request);
-/* In `then`: the unit, if it succeeded. NULL: the request has been answered (replayed token, conflict,
- * trouble with the database: 504 if the unit may be stored). db_query_release frees the unit. */
-struct sql_unit *db_query_result(struct http_request *request, const struct tr_event *event);
-/* The same, but also a unit that failed with SQL_EROWS or SQL_ECONSTRAINT. */
+/* In `then`: the unit, if it succeeded or failed with SQL_EROWS or SQL_ECONSTRAINT. NULL: the request
+ * has been answered (replayed token, trouble with the database: 504 if the unit may be stored).
+ * db_query_release frees the unit. */
 struct sql_unit *db_query_any_result(struct http_request *request, const struct tr_event *event);
-/* As db_query_result, but the query is released, and the unit is the caller's to destroy. */
+/* The same, but only if it succeeded, and the unit is the caller's to destroy. */
 struct sql_unit *db_query_take_unit(struct http_request *request, const struct tr_event *event);
 /* Free the query, if there is one. */
 void db_query_release(struct http_request *request);

@@ -240,24 +240,3 @@ struct field_value field_of_cell(
         value.bytes = sql_row_bytes(unit, step, row, field->at);
     return value;
 }
-
-static struct field_value row_get(const struct field_source *source, const struct field *field)
-{
-    tr_assert(source->list != NULL); /* field_put_rows writes a list alone */
-    return field_of_cell(source->data, field, source->list->step, source->row);
-}
-
-static uint32_t row_count(const struct field_source *source, const struct field *list)
-{
-    return sql_unit_rows(source->data, list->step);
-}
-
-void field_put_rows(
-    struct json_writer *writer, const struct field *list, const struct sql_unit *unit)
-{
-    const struct field lists[] = { *list, FIELD_LAST };
-
-    field_put_json(writer, lists,
-        &(struct field_source){
-            .get = row_get, .count = row_count, .data = (void *)(uintptr_t)unit });
-}

@@ -103,8 +103,5 @@ bool field_is_number(enum field_type type);
 /* The value of a column; absent if it is NULL, or if there is no such row, step or unit. */
 struct field_value field_of_cell(
     const struct sql_unit *unit, const struct field *field, uint32_t step, uint32_t row);
-/* Write the list of the rows of a unit's step. */
-void field_put_rows(
-    struct json_writer *writer, const struct field *list, const struct sql_unit *unit);
 
 #endif

@@ -31,20 +31,6 @@ bool param_is_device(struct span device)
 #define param_fail(reader, param, ...)                                                             \
     json_expect_fail(&(reader)->expect, (param)->name, __VA_ARGS__)
 
-void param_fail_choice(struct json_expect *expect, const char *name, const char *const *choices)
-{
-    char what[JSON_MESSAGE_BYTES] = "must be";
-    size_t size = strlen(what);
-
-    for (size_t i = 0; choices[i] != NULL && size < sizeof what; i++)
-        size += (size_t)snprintf(what + size, sizeof what - size, "%s %s",
-            i == 0                   ? ""
-            : choices[i + 1] == NULL ? " or"
-                                     : ",",
-            choices[i]);
-    json_expect_fail(expect, name, "%s", what);
-}
-
 int param_find(const struct param *params, struct span name)
 {
     for (int i = 0; params != NULL && params[i].type != PARAM_END; i++)
@@ -75,16 +61,26 @@ static void set_fallback(
         value->text = SPAN("");
 }
 
-static void read_choice(
-    struct param_reader *reader, const struct param *param, struct param_value *value)
+static void read_choice(struct param_reader *reader, const struct param *param,
+    const char *const *choices, struct param_value *value)
 {
-    tr_assert(param->choices != NULL);
-    for (int64_t i = 0; param->choices[i] != NULL; i++)
-        if (span_is(value->text, param->choices[i])) {
+    char what[JSON_MESSAGE_BYTES] = "must be";
+    size_t size = strlen(what);
+
+    tr_assert(choices != NULL);
+    for (int64_t i = 0; choices[i] != NULL; i++) {
+        if (span_is(value->text, choices[i])) {
             value->number = i;
             return;
         }
-    param_fail_choice(&reader->expect, param->name, param->choices);
+        if (size < sizeof what)
+            size += (size_t)snprintf(what + size, sizeof what - size, "%s %s",
+                i == 0                   ? ""
+                : choices[i + 1] == NULL ? " or"
+                                         : ",",
+                choices[i]);
+    }
+    param_fail(reader, param, "%s", what);
 }
 
 static void read_time(
@@ -131,7 +127,7 @@ static void read_text(
             param_fail(reader, param, "%s", device_form);
         break;
     case PARAM_CHOICE:
-        read_choice(reader, param, value);
+        read_choice(reader, param, param->choices, value);
         break;
     case PARAM_TIME:
         read_time(reader, param, value);
@@ -187,8 +183,7 @@ static void read_query_value(
         read_query_int(reader, param, value);
         break;
     case PARAM_BOOL:
-        read_choice(reader,
-            &(struct param){ .name = param->name, .type = PARAM_CHOICE, .choices = truths }, value);
+        read_choice(reader, param, truths, value);
         break;
     case PARAM_TEXT:
         if (size == 0 && param->min > 0)

@@ -117,7 +117,5 @@ bool param_reader_refuse(struct param_reader *reader);
 
 /* True for 1 to 64 letters, digits and - . _ : which is what may follow the # of an identity. */
 bool param_is_device(struct span device);
-/* Fail with a sentence about a value that is none of the choices. */
-void param_fail_choice(struct json_expect *expect, const char *name, const char *const *choices);
 
 #endif

@@ -2,7 +2,7 @@
 /* The operator's calls on a real admin listener: compact, verify, the audit log. */
 #include "convo_acts.h"
 #include "ops/admin.h"
-#include "services/delivery/api/admin_api.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/store/check.h"
 
 /* ---- the admin listener --------------------------------------------------------------------- */

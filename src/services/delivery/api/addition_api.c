@@ -30,40 +30,23 @@ const struct call call_get_pending_device_additions = {
 /* ---- claim: two units, since the conversation's suite decides which package is good ---------- */
 
 /* The first unit finds the hidden values, in the order of its columns. */
-static const struct param claim_params[] = {
-    PARAM_NEED_TEXT("pendingAdditionId", 1, ADDITION_ID_SIZE_MAX),
-    PARAM_OWN("userDid", PARAM_TEXT),
-    PARAM_OWN("deviceId", PARAM_TEXT),
-    PARAM_OWN("convoId", PARAM_TEXT),
-    PARAM_OWN("suite", PARAM_INT),
-    PARAM_OWN("until", PARAM_INT),
-    PARAM_LAST,
-};
-
-static bool is_claimed(const struct call_run *run)
-{
-    return call_changed(run, 0) == 1;
-}
+#define CLAIM_PARAMS                                                                               \
+    PARAMS(PARAM_NEED_TEXT("pendingAdditionId", 1, ADDITION_ID_SIZE_MAX),                          \
+        PARAM_OWN("userDid", PARAM_TEXT), PARAM_OWN("deviceId", PARAM_TEXT),                       \
+        PARAM_OWN("convoId", PARAM_TEXT), PARAM_OWN("suite", PARAM_INT),                           \
+        PARAM_OWN("until", PARAM_INT))
 
 static bool addition_claimed(struct call_run *run)
 {
-    return !is_claimed(run) || call_rows(run, 1) > 0 ||
+    return call_changed(run, 0) == 0 || call_rows(run, 1) > 0 ||
            call_refuse(run, 404, "KeyPackageNotFound",
                "The device has no key package left; it must publish some first.");
-}
-
-/* The members of an addition that the caller has claimed. */
-static void put_claim(
-    struct json_writer *writer, const struct field *field, const struct field_source *source)
-{
-    if (is_claimed(call_run_of(source)))
-        field_put_json(writer, field->fields, source);
 }
 
 static const struct field claim_fields[] = {
     { "claimed", FIELD_BOOL, FIELD_CHANGED(0) },
     SAME_TEXT("convoId"),
-    { NULL, FIELD_PUT, OPTIONAL, .put = put_claim,
+    { NULL, FIELD_PUT, OPTIONAL, .put = call_put_if_changed, .step = 0, .number = 1,
         .fields = FIELDS(SAME_TEXT("userDid"), SAME_TEXT("deviceId"), TEXT_OF("mlsDid", 1, 3),
             TIME_NOW("claimExpiresAt", DEVICE_CLAIM_MS),
             OBJECT("keyPackage", { "did", FIELD_TEXT, FIELD_PARAM("userDid") },
@@ -74,7 +57,7 @@ static const struct field claim_fields[] = {
 };
 
 static const struct call claim_found = {
-    .params = claim_params,
+    .params = CLAIM_PARAMS,
     .key = PACKAGE_CLAIMS_KEY,
     .steps = CALL_STEPS(
         STEP(addition_claim, "pendingAdditionId @caller @now @now+#", WITH(DEVICE_CLAIM_MS)),
@@ -105,7 +88,7 @@ static bool addition_found(struct call_run *run)
 }
 
 const struct call call_claim_pending_device_addition = {
-    .params = claim_params,
+    .params = CLAIM_PARAMS,
     .unit = CALL_READS,
     .steps = CALL_STEPS(STEP(addition_find, "pendingAdditionId @caller", .missing = NO_ADDITION)),
     .decide = addition_found,
@@ -122,7 +105,7 @@ static bool addition_completed(struct call_run *run)
 }
 
 const struct call call_complete_pending_device_addition = {
-    .params = claim_params,
+    .params = CLAIM_PARAMS,
     .key = PACKAGE_CLAIMS_KEY,
     .steps = CALL_STEPS(STEP(addition_complete, "pendingAdditionId @caller @now"),
         STEP(addition_find, "pendingAdditionId @caller", .missing = NO_ADDITION)),

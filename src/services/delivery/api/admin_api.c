@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/api/admin_api.h"
-
+/* admin_api.c: the calls of an operator, on the admin listener:
+ *
+ *   GET /v1/convos/{id}, GET /v1/convos?id=ID    the state of a conversation's actor, as JSON
+ *   POST /v1/delivery/compact                    run retention and cleanup now, and count
+ *   POST /v1/delivery/verify                     run the checks now, and list violations
+ *   GET /v1/delivery/audit?convoId&limit&cursor  list the audit log, newest first
+ *
+ * The second form of the first is for ids with a slash. No answer has messages. Only the audit log
+ * has names of members, so reading it takes the token too. */
 #include <string.h>
 
-#include "services/common/call.h"
-#include "services/common/step.h"
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/store/audit.h"
 #include "services/delivery/store/check.h"
 #include "services/delivery/store/retention.h"
 #include "support/log.h"
+
+enum {
+    AUDITS_MAX = 8,       /* pages of the audit log that are being read */
+    AUDIT_PAGE_MAX = 500, /* entries of one */
+};
 
 /* True if the actor found a conversation to load. The registry creates an actor for any id. In JSON a
  * quote inside a text has a backslash before it, so an id cannot contain the text looked for. */
@@ -210,8 +220,8 @@ static void walk_on(struct http_request *request, struct verification *verificat
     if (check_walk_next(&verification->walk, &unit) < 0) {
         http_respond_shed(request, 503, 5, "database");
     } else if (unit != NULL) {
-        db_query_start_with(request, &verification->delivery->calls, unit, true, walk_read,
-            verification, verification_end);
+        db_query_start(request, &verification->delivery->calls, unit, true, walk_read, verification,
+            verification_end);
         return;
     } else {
         verification_answer(request, verification);
@@ -290,13 +300,6 @@ static const struct call call_audit = {
         CURSOR_OF(0, 6)),
 };
 
-static void handle_audit(struct http_request *request)
-{
-    const struct delivery *delivery = http_service(request);
-
-    call_begin(request, &delivery->calls, &call_audit);
-}
-
 const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
     { .method = HTTP_GET, .path = "/v1/convos/{id}", .handle = handle_convo },
     { .method = HTTP_GET, .path = "/v1/convos", .handle = handle_convo },
@@ -310,6 +313,7 @@ const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
         .flags = HTTP_ROUTE_LONG },
     { .method = HTTP_GET,
         .path = "/v1/delivery/audit",
-        .handle = handle_audit,
+        .handle = api_handle_call,
+        .extra = &call_audit,
         .flags = HTTP_ROUTE_PRIVATE },
 };

@@ -219,6 +219,13 @@ void api_handle(struct http_request *request)
         api_send(request, body.act);
 }
 
+void api_handle_call(struct http_request *request)
+{
+    const struct delivery *delivery = http_service(request);
+
+    call_begin(request, &delivery->calls, http_route(request)->extra);
+}
+
 /* ---- acts ----------------------------------------------------------------------------------- */
 
 struct act *api_create_act(

@@ -55,8 +55,9 @@ struct api_body {
     struct refusal refusal; /* to answer with; status 0: none */
 };
 
-/* Serve a route whose `extra` is a struct api_call. */
+/* Serve a route whose `extra` is a struct api_call, or a struct call. */
 void api_handle(struct http_request *request);
+void api_handle_call(struct http_request *request);
 /* Return the value of a parameter of the call's table. */
 const struct param_value *api_value(const struct api_body *body, const char *name);
 static inline struct span api_text(const struct api_body *body, const char *name)

@@ -116,7 +116,12 @@ static inline struct delivery *call_delivery(const struct call_run *run)
 #define DECLARE_ACT(method, name, table, body_max) extern const struct api_call api_##table;
 #define DECLARE_CALL(method, name, table, body_max) extern const struct call call_##table;
 DELIVERY_CALLS(DECLARE_ACT, DECLARE_CALL)
+/* Calls of operators; violations that an answer of theirs names: it counts all. */
+enum { DELIVERY_ADMIN_ROUTES = 5, VERIFY_FOUND_MAX = 100 };
+extern const struct http_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES]; /* admin_api.c */
 void api_subscribe_convo_events(struct http_request *request);
+/* Tells the streams of convoId that this device of the caller waits to be added again. */
+void call_tell_readdition(struct call_run *run, struct span device);
 void call_put_message_id(
     struct json_writer *writer, const struct field *field, const struct field_source *source);
 

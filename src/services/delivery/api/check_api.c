@@ -96,6 +96,6 @@ void api_check(struct http_request *request, struct act *act)
         check->owners_first = commit_check_ask(act, delivery->mode, unit);
     if (owners > 0)
         recipients_ask_owners(act, unit);
-    db_query_start_with(
+    db_query_start(
         request, &delivery->calls, unit, true, check_was_read, check, commit_check_destroy);
 }

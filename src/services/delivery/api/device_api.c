@@ -86,7 +86,7 @@ const struct call call_list_devices = {
 const struct call call_delete_device = {
     .params = PARAMS(PARAM_OWN_DEVICE),
     .steps = CALL_STEPS(STEP_ROWS(1, device_delete, "@caller deviceId", .refusal = NO_DEVICE),
-        STEP(device_delete_packages, "@caller deviceId"),
+        STEP(package_delete_of_device, "@caller deviceId"),
         STEP(device_delete_additions, "@caller deviceId"),
         STEP(device_delete_push_token, "@caller deviceId"),
         STEP(device_end_welcomes, "@caller deviceId @now")),

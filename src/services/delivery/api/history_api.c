@@ -87,18 +87,13 @@ static bool refuse_compacted(struct call_run *run)
 static const char *const page_types[] = { "app", "proposal", "commit", NULL };
 /* Hidden: the newest or the only kind, rows to read, bytes that a row may have, and the seq of a row
  * that comes whatever its size. */
-static const struct param page_params[] = {
-    PARAM_CONVO,
-    PARAM_LIMIT(100, LIMIT_DEFAULT),
-    { "sinceSeq", PARAM_INT, .min = 0, .max = INT64_MAX - 1 },
-    { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },
-    { "type", PARAM_CHOICE, .choices = page_types },
-    PARAM_OWN("kind", PARAM_INT),
-    PARAM_OWN("rows", PARAM_INT),
-    PARAM_OWN("bytes", PARAM_INT),
-    PARAM_OWN("large", PARAM_INT),
-    PARAM_LAST,
-};
+#define PAGE_PARAMS                                                                                \
+    PARAMS(PARAM_CONVO, PARAM_LIMIT(100, LIMIT_DEFAULT),                                           \
+        { "sinceSeq", PARAM_INT, .min = 0, .max = INT64_MAX - 1 },                                 \
+        { "fromEpoch", PARAM_INT, .min = 0, .max = INT64_MAX },                                    \
+        { "type", PARAM_CHOICE, .choices = page_types }, PARAM_OWN("kind", PARAM_INT),             \
+        PARAM_OWN("rows", PARAM_INT), PARAM_OWN("bytes", PARAM_INT),                               \
+        PARAM_OWN("large", PARAM_INT))
 
 static int64_t head_int(const struct sql_unit *unit, enum head_column column)
 {
@@ -228,7 +223,7 @@ static uint32_t page_count(const struct call_run *run)
 }
 
 static const struct call read_compacted = {
-    .params = page_params,
+    .params = PAGE_PARAMS,
     .steps = CALL_STEPS(FIND_CONVO, FIND_MEMBER("sinceSeq")),
     .decide = refuse_compacted,
 };
@@ -359,7 +354,7 @@ static bool check_page(struct call_run *run)
 
 /* Rows are the hottest read of the service, so `put` writes them without the table. */
 const struct call call_get_messages = {
-    .params = page_params,
+    .params = PAGE_PARAMS,
     .check = check_page,
     .steps = CALL_STEPS(STEP(log_list, "convoId @caller sinceSeq kind rows bytes large fromEpoch",
         .when = lists_all, .otherwise = &log_list_rare)),

@@ -20,30 +20,7 @@
 
 enum { REJOINS_MAX = 10, REJOINS_MS = 3600000, REJOINS_RETRY_S = 360 };
 
-/* Hidden: the addition's id, DID#device/convo; the package's device and reference; the name of its
- * suite. */
-static const struct param rejoin_params[] = {
-    PARAMS_OF_UPLOAD,
-    PARAM_CONVO,
-    PARAM_DEVICE_ID,
-    PARAM_MAY_TEXT("reason", 0, WHY_SIZE_MAX),
-    PARAM_OWN("addition", PARAM_TEXT),
-    PARAM_OWN("ofDevice", PARAM_TEXT),
-    PARAM_OWN("ref", PARAM_HEX),
-    PARAM_OWN("suite", PARAM_TEXT),
-    PARAM_LAST,
-};
-
-enum {
-    STEP_FORGET,
-    STEP_COUNT,
-    STEP_MEMBER,
-    STEP_SUITE,
-    STEP_PACKAGE,
-    STEP_WISH,
-    STEP_END,
-    STEP_WELCOME
-};
+enum { STEP_WISH = 5, STEP_WELCOME = 7 };
 
 static bool rejoin_ready(struct call_run *run)
 {
@@ -87,41 +64,33 @@ static bool rejoin_stored(struct call_run *run)
 static void tell_rejoin(struct call_run *run)
 {
     if (is_pending(run))
-        notice_tell(call_delivery(run), call_text(run, "convoId"),
-            &(struct delivery_event){ .kind = DELIVERY_READDITION,
-                .did = run->caller,
-                .device = call_text(run, "ofDevice") });
-}
-
-static void put_approved(
-    struct json_writer *writer, const struct field *field, const struct field_source *source)
-{
-    if (!is_pending(call_run_of(source)))
-        field_put_json(writer, field->fields, source);
+        call_tell_readdition(run, call_text(run, "ofDevice"));
 }
 
 const struct call call_rejoin = {
-    .params = rejoin_params,
+    /* Hidden: the addition's id, DID#device/convo; the package's device, reference and suite. */
+    .params = PARAMS(PARAMS_OF_UPLOAD, PARAM_CONVO, PARAM_DEVICE_ID,
+        PARAM_MAY_TEXT("reason", 0, WHY_SIZE_MAX), PARAM_OWN("addition", PARAM_TEXT),
+        PARAM_OWN("ofDevice", PARAM_TEXT), PARAM_OWN("ref", PARAM_HEX),
+        PARAM_OWN("suite", PARAM_TEXT)),
     .check = check_rejoin,
-    .steps = CALL_STEPS([STEP_FORGET] =
-                            STEP(rejoin_forget_old, "@caller @now+#", WITH(-REJOINS_MS)),
-        [STEP_COUNT] = STEP_ROWS(1, rejoin_put, "@id @caller @now #", WITH(REJOINS_MAX),
+    .steps = CALL_STEPS(STEP(rejoin_forget_old, "@caller @now+#", WITH(-REJOINS_MS)),
+        STEP_ROWS(1, rejoin_put, "@id @caller @now #", WITH(REJOINS_MAX),
             .refusal = REFUSE_MANY(REJOINS_RETRY_S, "RateLimitExceeded",
                 "You asked to rejoin ten times within an hour, which is the most; wait.")),
-        [STEP_MEMBER] =
-            STEP_ROWS(1, role_find_member, "convoId @caller", .refusal = REFUSE_STRANGER),
+        STEP_ROWS(1, role_find_member, "convoId @caller", .refusal = REFUSE_STRANGER),
         /* A package of another suite would wait for a claim that never takes it. */
-        [STEP_SUITE] = STEP_ROWS(1, rejoin_find_suite, "convoId suite",
+        STEP_ROWS(1, rejoin_find_suite, "convoId suite",
             .refusal = REFUSE(400, "InvalidCipherSuite",
                 "The key package is not of the cipher suite of this conversation.")),
-        [STEP_PACKAGE] = { .add = package_add },
-        [STEP_WISH] = STEP(rejoin_put_wish, "addition convoId @caller ofDevice @now ref @now_s"),
-        [STEP_END] = STEP(rejoin_end_others, "convoId @caller ofDevice @now addition ref"),
-        [STEP_WELCOME] = STEP(rejoin_find_welcome, "convoId ref @caller")),
+        { .add = package_add },
+        STEP(rejoin_put_wish, "addition convoId @caller ofDevice @now ref @now_s"),
+        STEP(rejoin_end_others, "convoId @caller ofDevice @now addition ref"),
+        STEP(rejoin_find_welcome, "convoId ref @caller")),
     .decide = rejoin_stored,
     .after = tell_rejoin,
     .fields = FIELDS({ "requestId", FIELD_TEXT, FIELD_PARAM("addition") },
         { "pending", FIELD_BOOL, FIELD_CHANGED(STEP_WISH) },
-        { NULL, FIELD_PUT, OPTIONAL, .put = put_approved,
+        { NULL, FIELD_PUT, OPTIONAL, .put = call_put_if_changed, .step = STEP_WISH, .number = 0,
             .fields = FIELDS(TIME_OF("approvedAt", STEP_WELCOME, 0, OPTIONAL)) }),
 };

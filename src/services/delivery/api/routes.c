@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* routes.c: the list of calls.h as a table of routes, and the service itself. */
-#include "services/delivery/api/admin_api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/schema.h"
-
-static void handle_call(struct http_request *request)
-{
-    const struct delivery *delivery = http_service(request);
-
-    call_begin(request, &delivery->calls, http_route(request)->extra);
-}
 
 /* clang-format off */
 #define XRPC(method_, name, is_open, ...)                                                          \
@@ -19,7 +11,7 @@ static void handle_call(struct http_request *request)
 #define ACT_ROUTE(method, name, table, size)                                                       \
     XRPC(method, name, false, .handle = api_handle, .extra = &api_##table, .body_max = (size))
 #define CALL_ROUTE(method, name, table, size)                                                      \
-    XRPC(method, name, false, .handle = handle_call, .extra = &call_##table, .body_max = (size))
+    XRPC(method, name, false, .handle = api_handle_call, .extra = &call_##table, .body_max = (size))
 /* With a token, or with a ticket in the query, which the handler checks. */
 #define STREAM_ROUTE(name)                                                                         \
     XRPC(GET, name, true, .handle = api_subscribe_convo_events, .flags = HTTP_ROUTE_LONG)

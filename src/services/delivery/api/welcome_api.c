@@ -100,12 +100,15 @@ const struct call call_invalidate_welcome = {
     .fields = FIELDS(TRUE_FIELD("invalidated"), { "count", FIELD_INT, FIELD_CHANGED(0) }),
 };
 
-static void tell_reissue(struct call_run *run)
+void call_tell_readdition(struct call_run *run, struct span device)
 {
     notice_tell(call_delivery(run), call_text(run, "convoId"),
-        &(struct delivery_event){ .kind = DELIVERY_READDITION,
-            .did = run->caller,
-            .device = call_text(run, "deviceId") });
+        &(struct delivery_event){ .kind = DELIVERY_READDITION, .did = run->caller, .device = device });
+}
+
+static void tell_reissue(struct call_run *run)
+{
+    call_tell_readdition(run, call_text(run, "deviceId"));
 }
 
 /* The server cannot make a Welcome: a member must add the device again. The wish stands among the
@@ -124,12 +127,6 @@ const struct call call_reissue_welcome = {
 /* ---- validate: a committer asks before it commits ------------------------------------------- */
 
 enum { VALIDATE_REFS_MAX = 100, VALIDATE_LEASE_S = 300 };
-static const struct param validate_params[] = {
-    { "welcomeMessage", PARAM_BYTES, PARAM_REQUIRED, .max = WELCOME_SIZE_MAX },
-    PARAM_MAY_TEXT("recipientDid", DID_SIZE_MIN, DID_SIZE_MAX),
-    PARAM_OWN("refs", PARAM_HEXES), /* that the Welcome names */
-    PARAM_LAST,
-};
 
 /* NULL, or what is wrong. */
 static const char *read_welcome(struct span bytes, struct mls_message *ret_welcome)
@@ -189,7 +186,9 @@ static bool are_reserved(struct call_run *run)
 }
 
 const struct call call_validate_welcome = {
-    .params = validate_params,
+    .params = PARAMS({ "welcomeMessage", PARAM_BYTES, PARAM_REQUIRED, .max = WELCOME_SIZE_MAX },
+        PARAM_MAY_TEXT("recipientDid", DID_SIZE_MIN, DID_SIZE_MAX),
+        PARAM_OWN("refs", PARAM_HEXES)), /* that the Welcome names */
     .key = PACKAGE_CLAIMS_KEY,
     .check = check_welcome,
     .steps = CALL_STEPS(STEP(package_reserve, "@item @caller @now_s @now_s+#",

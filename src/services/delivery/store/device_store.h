@@ -47,8 +47,6 @@ SQL_STATEMENT(device_list,
               " WHERE d.did = $1 ORDER BY d.created_ms, d.device");
 /* Delete the device, then what belongs to it. */
 SQL_STATEMENT(device_delete, "DELETE FROM devices WHERE did = $1 AND device = $2");
-SQL_STATEMENT(device_delete_packages,
-    "DELETE FROM key_packages WHERE did = $1 AND device = $2 AND state <> 2");
 SQL_STATEMENT(
     device_delete_additions, "DELETE FROM device_additions WHERE did = $1 AND device = $2");
 SQL_STATEMENT(device_delete_push_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2");

@@ -10,6 +10,12 @@
 
 static const uint32_t NO_STEP = UINT32_MAX;
 
+/* False at the end of a table of steps. */
+static bool is_step(const struct step *step)
+{
+    return step->statement != NULL || step->add != NULL;
+}
+
 uint64_t call_key(struct span owner)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
@@ -110,8 +116,7 @@ static const struct step *declared_step(const struct call_run *run, int64_t fail
 {
     const struct step *found = NULL;
 
-    for (uint32_t i = 0; run->call->steps[i].statement != NULL || run->call->steps[i].add != NULL;
-         i++)
+    for (uint32_t i = 0; is_step(&run->call->steps[i]); i++)
         if (run->first[i] != NO_STEP && (int64_t)run->first[i] <= failed)
             found = &run->call->steps[i];
     return found;
@@ -359,7 +364,7 @@ static void call_finished(struct http_request *request, const struct tr_event *e
         refuse_failed(run, run->unit);
         return;
     }
-    for (uint32_t i = 0; steps[i].statement != NULL || steps[i].add != NULL; i++)
+    for (uint32_t i = 0; is_step(&steps[i]); i++)
         if (steps[i].missing.status != 0 && run->first[i] != NO_STEP && call_rows(run, i) == 0) {
             call_refuse_with(run, &steps[i].missing);
             return;
@@ -498,20 +503,20 @@ static void add_role_steps(const struct call_run *run, struct sql_unit *unit)
 
 static void build_unit(struct call_run *run, struct sql_unit *unit)
 {
-    const struct call *call = run->call;
+    const struct step *step = run->call->steps;
 
-    if (call->role_of != NULL)
+    if (run->call->role_of != NULL)
         add_role_steps(run, unit);
-    for (uint32_t i = 0; call->steps[i].statement != NULL || call->steps[i].add != NULL; i++) {
+    for (uint32_t i = 0; is_step(step); i++, step++) {
         tr_assert(i < CALL_STEPS_MAX);
         run->first[i] = NO_STEP;
         run->repeats[i] = 0;
-        if (call->steps[i].unless != NULL && call->steps[i].unless(run))
+        if (step->unless != NULL && step->unless(run))
             continue;
-        if (call->steps[i].when == NULL || call->steps[i].when(run))
-            add_step(run, unit, i, call->steps[i].statement);
-        else if (call->steps[i].otherwise != NULL)
-            add_step(run, unit, i, call->steps[i].otherwise);
+        if (step->when == NULL || step->when(run))
+            add_step(run, unit, i, step->statement);
+        else if (step->otherwise != NULL)
+            add_step(run, unit, i, step->otherwise);
     }
 }
 

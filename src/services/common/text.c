@@ -124,30 +124,18 @@ static bool take_digits(struct span *text, unsigned count, char after, int64_t *
     return true;
 }
 
-/* Days from 1970-01-01 to a date of the Gregorian calendar. The count starts each year in March, so
- * that a leap day is the year's last day. */
-static int64_t days_of(int64_t year, int64_t month, int64_t day)
+/* False if the calendar has no such date: timegm makes another one of it. */
+static bool date_start(int64_t year, int64_t month, int64_t day, int64_t *ret_unix_s)
 {
-    int64_t shifted = month > 2 ? month - 3 : month + 9;
-    int64_t y = month > 2 ? year : year - 1;
-    int64_t era = y / 400, of_era = y % 400;
+    struct tm tm = { .tm_year = (int)year - 1900, .tm_mon = (int)month - 1, .tm_mday = (int)day };
 
-    return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * shifted + 2) / 5 + day -
-           1 - 719468;
-}
-
-static bool is_date(int64_t year, int64_t month, int64_t day)
-{
-    static const int days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
-    bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-
-    return year >= 1970 && month >= 1 && month <= 12 && day >= 1 &&
-           day <= days[month - 1] + (month == 2 && is_leap ? 1 : 0);
+    *ret_unix_s = timegm(&tm);
+    return year >= 1970 && tm.tm_mon == month - 1 && tm.tm_mday == day;
 }
 
 bool text_get_time(struct span text, int64_t *ret_unix_s)
 {
-    int64_t year, month, day, hour, minute, second;
+    int64_t year, month, day, hour, minute, second, start_s;
 
     if (!take_digits(&text, 4, '-', &year) || !take_digits(&text, 2, '-', &month) ||
         !take_digits(&text, 2, 'T', &day) || !take_digits(&text, 2, ':', &hour) ||
@@ -164,8 +152,8 @@ bool text_get_time(struct span text, int64_t *ret_unix_s)
     }
     if (!span_is(text, "Z") && !span_is(text, "+00:00"))
         return false;
-    if (!is_date(year, month, day) || hour > 23 || minute > 59 || second > 60)
+    if (!date_start(year, month, day, &start_s) || hour > 23 || minute > 59 || second > 60)
         return false;
-    *ret_unix_s = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
+    *ret_unix_s = start_s + hour * 3600 + minute * 60 + second;
     return true;
 }

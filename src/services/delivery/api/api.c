@@ -14,7 +14,7 @@
 void api_refuse(struct api_body *body, unsigned status, const char *label, const char *text)
 {
     tr_assert(status >= 400 && label != NULL);
-    if (body->refusal.status == 0)
+    if (text != NULL && body->refusal.status == 0)
         body->refusal = (struct refusal){ .status = status, .label = label, .text = text };
 }
 
@@ -320,11 +320,12 @@ void api_respond(struct http_request *request, const struct tr_event *event, str
             request, event->status, http_route(request)->method != HTTP_GET, "conversation");
 }
 
-/* Return the act if its status is 200. NULL: the request was answered, and the act freed. */
-static struct act *take_act(struct http_request *request, const struct tr_event *event)
+static void act_answered(struct http_request *request, const struct tr_event *event)
 {
-    struct delivery *delivery = http_service(request);
+    const struct api_call *call = http_route(request)->extra;
+    const struct delivery *delivery = http_service(request);
     struct act *act = http_data(request);
+    struct json_writer writer;
 
     tr_assert(act != NULL);
     if (event->status == 0 && act->status != 0)
@@ -332,59 +333,39 @@ static struct act *take_act(struct http_request *request, const struct tr_event 
     else
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
     http_set_data(request, NULL);
-    if (event->status == 0 && act->status == 200)
-        return act;
-    api_respond(request, event, act);
-    act_unref(act);
-    return NULL;
-}
-
-static void act_answered(struct http_request *request, const struct tr_event *event)
-{
-    const struct api_call *call = http_route(request)->extra;
-    struct act *act = take_act(request, event);
-    struct json_writer writer;
-
-    if (act == NULL)
-        return;
-    if (call->answer != NULL) {
+    if (event->status != 0 || act->status != 200 || (call->answer == NULL && call->put == NULL)) {
+        api_respond(request, event, act);
+    } else if (call->answer != NULL) {
         call->answer(request, act);
-    } else if (call->put != NULL) {
+    } else {
         tr_assert(act->answer.size == 0);
         writer = json_writer(&act->answer);
         json_put_object(&writer, NULL);
         call->put(&writer, act);
         json_put_end(&writer);
         call_respond(request, &act->answer);
-    } else {
-        act_respond(request, act);
     }
     act_unref(act);
 }
 
-static int send_to_convo(struct http_request *request, struct act *act)
+void api_send(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
-    int rc;
+    int rc = act->decoded.failed;
 
+    tr_assert(act->convo.size > 0 && act->status == 0);
+    http_set_data(request, act);
     act->began_ns = delivery->env->now_ns(delivery->env->data);
-    if (direct_takes(delivery->direct, act))
+    if (rc == 0 && direct_takes(delivery->direct, act))
         rc = ask_to(request, direct_worker_of(delivery->direct, act->convo), act, act_answered);
-    else
+    else if (rc == 0)
         rc = api_ask_actor(request, act, act_answered);
-    if (rc < 0) {
+    if (rc == 0)
+        return;
+    if (act->decoded.failed == 0) {
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
         delivery_metrics_add(DELIVERY_METRIC_BOX_FULL, rc == TR_EFULL);
     }
-    return rc;
-}
-
-void api_send(struct http_request *request, struct act *act)
-{
-    tr_assert(act->convo.size > 0 && act->status == 0);
-    http_set_data(request, act);
-    if (act->decoded.failed == 0 && send_to_convo(request, act) == 0)
-        return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");
 }

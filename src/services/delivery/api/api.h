@@ -70,7 +70,7 @@ static inline struct delivery *api_delivery(const struct api_body *body)
 {
     return http_service(body->request);
 }
-/* Note an error to answer with; the first one stays. */
+/* Note an error to answer with; the first one stays. A NULL text is no error. */
 void api_refuse(struct api_body *body, unsigned status, const char *label, const char *text);
 /* Sets the act's idempotency id: the caller and the client's id, or a new one. */
 void api_set_op(struct api_body *body, const char *kind, struct span given);

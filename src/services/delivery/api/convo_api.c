@@ -92,9 +92,8 @@ static void check_members(struct api_body *body)
         return;
     }
     why = recipients_read(act->members);
-    if (why != NULL)
-        api_refuse(body, 400, "InvalidWelcome", why);
-    else if (!recipients_are_hashed(act->members))
+    api_refuse(body, 400, "InvalidWelcome", why);
+    if (why == NULL && !recipients_are_hashed(act->members))
         api_refuse(body, 400, "WelcomeMismatch",
             "keyPackageHashes must list the key packages that the Welcomes name.");
 }
@@ -103,25 +102,18 @@ static void check_members(struct api_body *body)
 static void check_commit(struct api_body *body)
 {
     struct commit_act *commit = act_commit(body->act);
-    const char *why;
 
     if (body->reader.expect.failed)
         return;
-    why = commit_read_bytes(commit);
-    if (why != NULL) {
-        api_refuse(body, 400, "InvalidCommit", why);
-        return;
-    }
-    why = bundle_check(commit);
-    if (why != NULL) {
-        api_refuse(body, 400, "InvalidMessage", why);
-        return;
-    }
-    if (api_delivery(body)->mode == DELIVERY_ASSISTED && commit->content.bytes.size > 0 &&
+    api_refuse(body, 400, "InvalidCommit", commit_read_bytes(commit));
+    if (body->refusal.status == 0)
+        api_refuse(body, 400, "InvalidMessage", bundle_check(commit));
+    if (body->refusal.status == 0 && api_delivery(body)->mode == DELIVERY_ASSISTED &&
+        commit->content.bytes.size > 0 &&
         (commit->content.mls.wire != MLS_PUBLIC || !bundle_is_public(commit)))
         api_refuse(body, 400, "PublicHandshakeRequired",
             "In assisted mode commits and proposals must be public messages.");
-    else
+    if (body->refusal.status == 0)
         check_members(body);
 }
 
@@ -368,8 +360,7 @@ static void fill_group_info(struct api_body *body)
     why = mls_group_info_read(act->info.bytes, &info);
     if (why == NULL && info.context.epoch != act->epoch)
         why = "epoch must be the epoch inside groupInfo.";
-    if (why != NULL)
-        api_refuse(body, 400, "InvalidGroupInfo", why);
+    api_refuse(body, 400, "InvalidGroupInfo", why);
 }
 
 const struct api_call api_update_group_info = {

@@ -138,8 +138,8 @@ static int open_stream(
     return http_sse_open(request, &options, &subscribe->stream);
 }
 
-/* The caller is a member: opens the stream and hands it to the conversation. */
-static void member_found(struct http_request *request, struct act *act)
+/* Opens the stream of a member and hands it to the conversation. False: the act was not sent. */
+static bool stream_start(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
     struct act_message message = { .act = act };
@@ -149,33 +149,29 @@ static void member_found(struct http_request *request, struct act *act)
     tr_assert(act->status == 200);
     if (rc < 0) {
         http_respond_shed(request, 503, 1, "busy");
-        act_unref(act);
-        return;
+        return false;
     }
-    if (open_stream(request, act_subscribe(act), convo) == 0) { /* else it answered */
+    rc = open_stream(request, act_subscribe(act), convo); /* a failure was answered */
+    if (rc == 0) {
         act_become(act, &subscribe_act_type);
         /* In the lane of the notice that the stream has ended, so that the notice cannot overtake. */
         rc = tr_tell_with(
             convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
         if (rc < 0)
             http_stream_end(act_subscribe(act)->stream, NULL, 1013);
-    } else {
-        rc = TR_EUNSUPPORTED;
     }
-    if (rc < 0)
-        act_unref(act);
     tr_sender_drop(&convo);
+    return rc == 0;
 }
 
 static void member_answered(struct http_request *request, const struct tr_event *event)
 {
     struct act *act = http_data(request); /* see api_subscribe_convo_events */
 
-    if (event->status == 0 && act->status == 200) {
-        member_found(request, act);
+    if (event->status != 0 || act->status != 200)
+        api_respond(request, event, act);
+    else if (stream_start(request, act))
         return;
-    }
-    api_respond(request, event, act);
     act_unref(act);
 }
 

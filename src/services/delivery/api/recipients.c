@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "crypto/encoding.h"
 #include "services/common/step.h"
+#include "services/delivery/store/package_store.h"
 
 /* ---- the listed hashes ------------------------------------------------------------------------- */
 
@@ -180,8 +181,6 @@ static bool are_named(const struct act_members *members)
     return true;
 }
 
-SQL_STATEMENT(find_package, "SELECT did, device FROM key_packages WHERE ref = $1");
-
 uint32_t recipients_owner_count(const struct act *act)
 {
     return act->members == NULL || act->members->welcome_count == 0 ? 0 : act->members->add_count;
@@ -190,7 +189,7 @@ uint32_t recipients_owner_count(const struct act *act)
 void recipients_ask_owners(const struct act *act, struct sql_unit *unit)
 {
     for (uint32_t i = 0; unit != NULL && i < recipients_owner_count(act); i++)
-        UNIT_STEP(unit, &find_package, SQL_ROWS_ANY, VALUE_BYTES(act->members->adds[i].reference));
+        UNIT_STEP(unit, &package_find, SQL_ROWS_ANY, VALUE_BYTES(act->members->adds[i].reference));
 }
 
 /* Copies the owners into the act's memory. False: a key package is unknown. */

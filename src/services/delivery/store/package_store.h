@@ -103,7 +103,8 @@ SQL_STATEMENT(package_reserve,
     " END, lease_did = $2 WHERE ref = $1 AND not_after_s > $3 AND (is_last_resort = 1 OR state = 0"
     " OR (state = 1 AND (lease_did = $2 OR lease_until_s <= $3))) AND (NOT " PACKAGE_IS_BROUGHT
     " OR " PACKAGE_IS_CLAIMED ") RETURNING ref, did, device, is_last_resort, lease_until_s");
-SQL_STATEMENT(package_find, "SELECT state FROM key_packages WHERE ref = $1");
+/* Its owner. */
+SQL_STATEMENT(package_find, "SELECT did, device FROM key_packages WHERE ref = $1");
 
 /* ---- the owner's stock ---------------------------------------------------------------------- */
 

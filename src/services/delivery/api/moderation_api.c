@@ -155,15 +155,15 @@ const struct call call_get_admin_stats = {
     .params = PARAMS(PARAM_CONVO),
     IN_CONVO(ROLE_ADMIN),
     .steps = CALL_STEPS(STEP_ROWS(1, report_count_members, "convoId"),
-        STEP_ROWS(1, report_count_removed, "convoId"), STEP_ROWS(1, warning_count, "convoId"),
+
         STEP_ROWS(1, report_count, "convoId"), STEP(report_count_categories, "convoId")),
     .fields = FIELDS(SAME_TEXT("convoId"), TIME_NOW("generatedAt", 0),
         OBJECT("stats", INT_OF("members", 0, 0), INT_OF("admins", 0, 1), INT_OF("moderators", 0, 2),
-            INT_OF("totalRemovals", 1, 0), INT_OF("totalWarnings", 2, 0),
-            INT_OF("totalReports", 3, 0), INT_OF("pendingReports", 3, 1),
-            INT_OF("resolvedReports", 3, 2), INT_OF("dismissedReports", 3, 3),
-            { "reportsByCategory", FIELD_MAP, MAP_ROWS(4) },
-            INT_OF("averageResolutionTimeHours", 3, 4, OPTIONAL))),
+            INT_OF("totalRemovals", 0, 3), INT_OF("totalWarnings", 0, 4),
+            INT_OF("totalReports", 1, 0), INT_OF("pendingReports", 1, 1),
+            INT_OF("resolvedReports", 1, 2), INT_OF("dismissedReports", 1, 3),
+            { "reportsByCategory", FIELD_MAP, MAP_ROWS(2) },
+            INT_OF("averageResolutionTimeHours", 1, 4, OPTIONAL))),
 };
 
 /* ---- invites --------------------------------------------------------------------------------- */

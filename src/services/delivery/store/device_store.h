@@ -87,22 +87,21 @@ SQL_STATEMENT(device_count_packages,
 
 /* The caller $2 is a member. */
 #define ADDITION_IS_OF_MEMBER                                                                      \
-    "EXISTS (SELECT 1 FROM members m WHERE m.convo = device_additions.convo AND m.did = $2"        \
+    "EXISTS (SELECT 1 FROM members m WHERE m.convo = a.convo AND m.did = $2"                       \
     " AND m.leave_seq IS NULL)"
 /* The device of an account that left is not added any more. */
 #define ADDITION_OWNER_IS_IN                                                                       \
-    "EXISTS (SELECT 1 FROM members o WHERE o.convo = device_additions.convo"                       \
-    " AND o.did = device_additions.did AND o.leave_seq IS NULL)"
-#define ADDITION_IF_CLAIMED                                                                        \
-    "CASE WHEN device_additions.state = 1 AND device_additions.claim_until_ms > "
+    "EXISTS (SELECT 1 FROM members o WHERE o.convo = a.convo AND o.did = a.did"                    \
+    " AND o.leave_seq IS NULL)"
+#define ADDITION_IF_CLAIMED "CASE WHEN a.state = 1 AND a.claim_until_ms > "
 /* $3 asks to be added again. Nothing changes if its DID is no member, or while a claim runs. */
 SQL_STATEMENT(addition_put,
-    "INSERT INTO device_additions (id, convo, did, device, kind, state, why, claim_until_ms,"
+    "INSERT INTO device_additions AS a (id, convo, did, device, kind, state, why, claim_until_ms,"
     " created_ms, changed_ms) SELECT m.did || '#' || $3 || '/' || m.convo, m.convo, m.did, $3,"
     " 1, 0, $4, 0, $5, $5 FROM members m WHERE m.convo = $1 AND m.did = $2 AND m.leave_seq IS NULL"
     " ON CONFLICT (id) DO UPDATE SET kind = 1, state = 0, why = excluded.why, claimed_by = NULL,"
-    " claim_until_ms = 0, changed_ms = excluded.changed_ms WHERE device_additions.state <> 1"
-    " OR device_additions.claim_until_ms <= $5");
+    " claim_until_ms = 0, changed_ms = excluded.changed_ms WHERE a.state <> 1"
+    " OR a.claim_until_ms <= $5");
 /* Column: id, if the caller is a member. */
 SQL_STATEMENT(addition_find_request,
     "SELECT id FROM device_additions WHERE convo = $1 AND did = $2 AND device = $3"
@@ -111,27 +110,21 @@ SQL_STATEMENT(addition_find_request,
 /* Columns: id, convo, did, device, mlsDid, device name, kind, is claimed, claimed_by, claim until,
  * why, created_ms. */
 SQL_STATEMENT(addition_list,
-    "SELECT device_additions.id, device_additions.convo, device_additions.did,"
-    " device_additions.device, CASE WHEN device_additions.device = '' THEN device_additions.did"
-    " ELSE device_additions.did || '#' || device_additions.device END,"
-    " d.name, device_additions.kind, " ADDITION_IF_CLAIMED
-    "$4 THEN 1 ELSE 0 END, " ADDITION_IF_CLAIMED
-    "$4 THEN device_additions.claimed_by END, " ADDITION_IF_CLAIMED "$4"
-    " THEN device_additions.claim_until_ms END, device_additions.why, device_additions.created_ms"
-    " FROM device_additions LEFT JOIN devices d ON d.did = device_additions.did"
-    " AND d.device = device_additions.device WHERE device_additions.state <> 2"
-    " AND ($2 = '' OR device_additions.convo = $2) AND device_additions.convo IN"
-    " (SELECT convo FROM members WHERE did = $1 AND leave_seq IS NULL) AND " ADDITION_OWNER_IS_IN
-    " ORDER BY device_additions.created_ms, device_additions.id LIMIT $3");
+    "SELECT a.id, a.convo, a.did, a.device, CASE WHEN a.device = '' THEN a.did"
+    " ELSE a.did || '#' || a.device END, d.name, a.kind, " ADDITION_IF_CLAIMED
+    "$4 THEN 1 ELSE 0 END, " ADDITION_IF_CLAIMED "$4 THEN a.claimed_by END, " ADDITION_IF_CLAIMED
+    "$4 THEN a.claim_until_ms END, a.why, a.created_ms FROM device_additions a LEFT JOIN devices d"
+    " ON d.did = a.did AND d.device = a.device WHERE a.state <> 2 AND ($2 = '' OR a.convo = $2)"
+    " AND a.convo IN (SELECT convo FROM members WHERE did = $1 AND leave_seq IS NULL)"
+    " AND " ADDITION_OWNER_IS_IN " ORDER BY a.created_ms, a.id LIMIT $3");
 /* If caller and owner are members. Columns: did, device, convo, suite, state. */
 SQL_STATEMENT(addition_find,
-    "SELECT device_additions.did, device_additions.device, device_additions.convo, c.suite,"
-    " device_additions.state FROM device_additions JOIN convos c ON c.id = device_additions.convo"
-    " WHERE device_additions.id = $1 AND " ADDITION_IS_OF_MEMBER " AND " ADDITION_OWNER_IS_IN);
+    "SELECT a.did, a.device, a.convo, c.suite, a.state FROM device_additions a JOIN convos c"
+    " ON c.id = a.convo WHERE a.id = $1 AND " ADDITION_IS_OF_MEMBER " AND " ADDITION_OWNER_IS_IN);
 SQL_STATEMENT(addition_claim,
-    "UPDATE device_additions SET state = 1, claimed_by = $2, claim_until_ms = $4, changed_ms = $3"
-    " WHERE id = $1 AND (state = 0 OR (state = 1 AND (claim_until_ms <= $3 OR claimed_by = $2)))"
-    " AND " ADDITION_IS_OF_MEMBER " AND " ADDITION_OWNER_IS_IN);
+    "UPDATE device_additions AS a SET state = 1, claimed_by = $2, claim_until_ms = $4,"
+    " changed_ms = $3 WHERE a.id = $1 AND (a.state = 0 OR (a.state = 1 AND (a.claim_until_ms <= $3"
+    " OR a.claimed_by = $2))) AND " ADDITION_IS_OF_MEMBER " AND " ADDITION_OWNER_IS_IN);
 /* Give the claim back if it led to no package: it would only keep others away. */
 SQL_STATEMENT(addition_unclaim,
     "UPDATE device_additions SET state = 0, claimed_by = NULL, claim_until_ms = 0"
@@ -139,8 +132,9 @@ SQL_STATEMENT(addition_unclaim,
     " WHERE p.did = device_additions.did AND p.device = device_additions.device AND p.suite = $3"
     " AND p.lease_did = $2 AND p.lease_until_s > $4 AND p.not_after_s > $4)");
 SQL_STATEMENT(addition_complete,
-    "UPDATE device_additions SET state = 2, changed_ms = $3 WHERE id = $1 AND state <> 2 AND (did ="
-    " $2 OR (state = 1 AND claimed_by = $2 AND claim_until_ms > $3)) AND " ADDITION_IS_OF_MEMBER);
+    "UPDATE device_additions AS a SET state = 2, changed_ms = $3 WHERE a.id = $1 AND a.state <> 2"
+    " AND (a.did = $2 OR (a.state = 1 AND a.claimed_by = $2 AND a.claim_until_ms > $3))"
+    " AND " ADDITION_IS_OF_MEMBER);
 
 /* ---- rejoins -------------------------------------------------------------------------------- */
 
@@ -153,14 +147,14 @@ SQL_STATEMENT(rejoin_put,
 SQL_STATEMENT(rejoin_find_suite, "SELECT 1 FROM convos WHERE id = $1 AND suite = $2");
 /* A member that works on the wish goes on, and is given the new package when it claims again. */
 SQL_STATEMENT(rejoin_put_wish,
-    "INSERT INTO device_additions (id, convo, did, device, kind, state, why, claim_until_ms,"
+    "INSERT INTO device_additions AS a (id, convo, did, device, kind, state, why, claim_until_ms,"
     " created_ms, changed_ms, package) SELECT $1, $2, $3, $4, 1, 0, '', 0, $5, $5, p.ref"
     " FROM key_packages p WHERE p.ref = $6 AND p.did = $3"
     " AND p.device = $4 AND p.not_after_s > $7 AND (p.is_last_resort = 1 OR p.state <> 2) AND"
     " NOT EXISTS (SELECT 1 FROM welcome_targets t WHERE t.convo = $2 AND t.ref = $6 AND t.did = $3"
     " AND t.state <= 1) ON CONFLICT (id) DO UPDATE SET package = excluded.package, kind = 1,"
-    " why = '', claimed_by = " ADDITION_IF_CLAIMED "$5 THEN device_additions.claimed_by END,"
-    " claim_until_ms = " ADDITION_IF_CLAIMED "$5 THEN device_additions.claim_until_ms ELSE 0 END,"
+    " why = '', claimed_by = " ADDITION_IF_CLAIMED "$5 THEN a.claimed_by END,"
+    " claim_until_ms = " ADDITION_IF_CLAIMED "$5 THEN a.claim_until_ms ELSE 0 END,"
     " state = " ADDITION_IF_CLAIMED "$5 THEN 1 ELSE 0 END, changed_ms = excluded.changed_ms");
 /* Welcomes for packages that the device had before are no good to it. */
 SQL_STATEMENT(rejoin_end_others,

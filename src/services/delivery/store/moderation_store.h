@@ -43,14 +43,13 @@ SQL_STATEMENT(warning_list,
     " OR EXISTS (SELECT 1 FROM members m WHERE m.convo = $1 AND m.did = $2 AND m.leave_seq IS NULL"
     " AND m.is_admin + m.is_moderator > 0)) ORDER BY w.created_ms DESC, w.id LIMIT 1000");
 
-/* Figures of a conversation. Columns: members, admins, moderators; removals; warnings; reports in
- * all, pending, resolved, dismissed, average hours until resolved (NULL: none is); category, count. */
+/* Figures of a conversation. Columns: members, admins, moderators, removals, warnings; reports in all,
+ * pending, resolved, dismissed, average hours until resolved (NULL: none is); category, count. */
 SQL_STATEMENT(report_count_members,
     "SELECT COUNT(*), CAST(COALESCE(SUM(is_admin), 0) AS BIGINT), CAST(COALESCE(SUM(is_moderator),"
-    " 0) AS BIGINT) FROM members WHERE convo = $1 AND leave_seq IS NULL");
-SQL_STATEMENT(
-    report_count_removed, "SELECT COUNT(*) FROM members WHERE convo = $1 AND was_removed = 1");
-SQL_STATEMENT(warning_count, "SELECT COUNT(*) FROM warnings WHERE convo = $1");
+    " 0) AS BIGINT), (SELECT COUNT(*) FROM members r WHERE r.convo = $1 AND r.was_removed = 1),"
+    " (SELECT COUNT(*) FROM warnings w WHERE w.convo = $1) FROM members WHERE convo = $1"
+    " AND leave_seq IS NULL");
 SQL_STATEMENT(report_count,
     "SELECT COUNT(*), COUNT(CASE WHEN state = 0 THEN 1 END), COUNT(CASE WHEN state = 1 THEN 1 END),"
     " COUNT(CASE WHEN state = 2 THEN 1 END), CAST(COALESCE(SUM(resolved_ms - created_ms),"

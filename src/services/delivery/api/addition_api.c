@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* addition_api.c: devices that wait to be added to conversations. Members list, claim and complete
  * their wishes; device_store.h has the states. */
-#include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/store/device_store.h"
 

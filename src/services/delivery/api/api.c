@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "http/uri.h"
-#include "services/common/call.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/delivery_metrics.h"
 
@@ -165,7 +164,7 @@ static bool read_request(struct api_body *body)
     const struct api_call *call = body->call;
 
     if (http_route(body->request)->method == HTTP_GET) { /* HEAD uses the route of GET */
-        body->act = api_create_query_act(body->request, call->type, auth_claims_of(body->request));
+        body->act = api_create_query_act(body->request, call->type);
         if (body->act == NULL)
             return false;
         param_read_query(&body->reader, call->params + 1, body->values + 1);
@@ -246,8 +245,7 @@ struct act *api_create_act(
     return act;
 }
 
-struct act *api_create_query_act(
-    struct http_request *request, const struct act_type *type, const struct auth_claims *claims)
+struct act *api_create_query_act(struct http_request *request, const struct act_type *type)
 {
     struct act *act;
     struct span convo;
@@ -258,7 +256,7 @@ struct act *api_create_query_act(
             request, 400, "InvalidRequest", "convoId is required once, with 1 to 128 bytes.");
         return NULL;
     }
-    act = api_create_act(type, claims, convo);
+    act = api_create_act(type, auth_claims_of(request), convo);
     if (act == NULL)
         http_respond_shed(request, 503, 1, "memory");
     return act;

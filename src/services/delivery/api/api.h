@@ -82,9 +82,9 @@ bool api_put_query(
 
 /* Does the caller want message/mls rather than JSON? */
 bool api_wants_mls(const struct http_request *request);
-/* Creates an act for the conversation in the parameter convoId. NULL: the request was answered. */
-struct act *api_create_query_act(
-    struct http_request *request, const struct act_type *type, const struct auth_claims *claims);
+/* Creates an act for the conversation in the parameter convoId, with the claims of the request's token,
+ * if it has one. NULL: the request was answered. */
+struct act *api_create_query_act(struct http_request *request, const struct act_type *type);
 /* Creates an act for a conversation, whose id it copies. NULL when out of memory. */
 struct act *api_create_act(
     const struct act_type *type, const struct auth_claims *claims, struct span convo);

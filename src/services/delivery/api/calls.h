@@ -3,7 +3,6 @@
 #ifndef SERVICES_DELIVERY_API_CALLS_H
 #define SERVICES_DELIVERY_API_CALLS_H
 
-#include "services/common/call.h"
 #include "services/delivery/api/api.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/audit.h"

@@ -38,8 +38,8 @@ const struct call call_get_opt_in_status = {
 
 /* ---- blocks --------------------------------------------------------------------------------- */
 
-enum { BLOCK_CREATED, BLOCK_REMOVED };
-static const char *const block_actions[] = { "created", "removed", NULL };
+enum { BLOCK_CREATED };
+static const char *const block_actions[] = { [BLOCK_CREATED] = "created", "removed", NULL };
 
 static bool is_block(const struct call_run *run)
 {

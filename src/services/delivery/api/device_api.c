@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_api.c: the devices of an account over HTTP. A device is a name behind the DID, and the
  * signature key that its key packages must carry. */
-#include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/store/device_store.h"
@@ -9,7 +8,7 @@
 
 #define NO_DEVICE REFUSE(404, "DeviceNotFound", "You have no device with this deviceId.")
 
-#define TEXTS(name, ...) LIST(name, __VA_ARGS__, .fields = FIELDS(TEXT_AT(NULL, 0)))
+#define TEXTS(name) LIST(name, .fields = FIELDS(TEXT_AT(NULL, 0)))
 
 /* ---- register ------------------------------------------------------------------------------- */
 
@@ -42,15 +41,6 @@ static void tell_new_device(struct call_run *run)
                 .device = call_text(run, "deviceUUID") });
 }
 
-/* A server without secrets joins no device to a group: the list is always empty. */
-static void put_no_convos(
-    struct json_writer *writer, const struct field *field, const struct field_source *source)
-{
-    (void)source;
-    json_put_array(writer, field->name);
-    json_put_end(writer);
-}
-
 const struct call call_register_device = {
     .params = PARAMS(PARAM_NEED_TEXT("deviceName", 1, 128),
         { "deviceUUID", PARAM_DEVICE, .max = DEVICE_SIZE_MAX },
@@ -68,7 +58,9 @@ const struct call call_register_device = {
     .decide = device_stored,
     .after = tell_new_device,
     .fields = FIELDS({ "deviceId", FIELD_TEXT, FIELD_PARAM("deviceUUID") },
-        TEXT_OF("mlsDid", STEP_KEY, 1), TEXTS("autoJoinedConvos", .put = put_no_convos),
+        TEXT_OF("mlsDid", STEP_KEY,
+            1), /* A server without secrets joins no device to a group: STEP_PUT returns no row. */
+        ROWS("autoJoinedConvos", STEP_PUT, TEXT_AT(NULL, 0)),
         ROWS("pendingConvos", STEP_ADDITIONS, TEXT_AT(NULL, 0)),
         ROWS("welcomeMessages", STEP_WELCOMES, TEXT_AT("convoId", 0), BASE64_AT("welcome", 1)),
         PACKAGE_ERRORS),
@@ -162,9 +154,9 @@ const struct call call_validate_device_state = {
     .steps = CALL_STEPS(STEP(device_list_expected, "@caller deviceId '' #", WITH(EXPECTED_MAX)),
         STEP(device_count_packages, "@caller deviceId @now_s", .missing = NO_DEVICE)),
     .fields = FIELDS({ NULL, FIELD_PUT, .put = put_device_state,
-        .fields = FIELDS(TEXTS("pendingRejoinConvos", .at = 0), INT_AT("expectedConvoCount", 0),
-            INT_AT("actualConvoCount", 0), TEXTS("issues", .at = 0),
-            TEXTS("recommendations", .at = 0), BOOL_AT("isValid", 0),
+        .fields = FIELDS(TEXTS("pendingRejoinConvos"), INT_AT("expectedConvoCount", 0),
+            INT_AT("actualConvoCount", 0), TEXTS("issues"), TEXTS("recommendations"),
+            BOOL_AT("isValid", 0),
             OBJECT("keyPackageInventory", INT_AT("available", 0), INT_AT("target", 0),
                 BOOL_AT("needsReplenishment", 0))) }),
 };

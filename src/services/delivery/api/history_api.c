@@ -3,9 +3,7 @@
  * database answers, bounded by when the caller was a member. A poll with nothing new is answered by
  * the conversation, if that is in memory. */
 #include "base/assert.h"
-#include "services/common/db_query.h"
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"

@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "services/common/text.h"
-#include "services/delivery/api/api.h"
-#include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"

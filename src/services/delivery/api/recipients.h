@@ -4,7 +4,6 @@
 #ifndef SERVICES_DELIVERY_API_RECIPIENTS_H
 #define SERVICES_DELIVERY_API_RECIPIENTS_H
 
-#include "services/common/call.h"
 #include "services/delivery/api/api.h"
 
 /* Reads the list of key package hashes, if it is given. */

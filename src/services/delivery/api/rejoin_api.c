@@ -12,8 +12,6 @@
 #include <stdio.h>
 
 #include "base/assert.h"
-#include "services/delivery/api/api.h"
-#include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/store/device_store.h"

@@ -100,11 +100,6 @@ static const struct auth_claims *open_ticket(
 
 /* ---- streams -------------------------------------------------------------------------------- */
 
-static bool wants_websocket(const struct http_request *request)
-{
-    return span_is_nocase(http_header(request, "Upgrade"), "websocket");
-}
-
 /* Clients send nothing but pings, which http answers. */
 static void ignore_message(
     http_stream stream, void *data, bool is_text, const char *bytes, size_t size)
@@ -131,7 +126,7 @@ static int open_stream(
         .notice_size = sizeof notice };
 
     subscribe->stream_number = notice.stream;
-    subscribe->is_websocket = wants_websocket(request);
+    subscribe->is_websocket = span_is_nocase(http_header(request, "Upgrade"), "websocket");
     if (subscribe->is_websocket)
         return http_websocket_open(
             request, &options, 4096, ignore_message, NULL, &subscribe->stream);
@@ -177,19 +172,13 @@ static void member_answered(struct http_request *request, const struct tr_event 
 
 enum { STREAM_TICKET, STREAM_CURSOR, STREAM_PARAMS };
 
-/* Sets the claims of the token or of the ticket. False: the request was answered. */
+/* Without a token, sets the claims of the ticket. False: the request was answered. */
 static bool read_claims(
     struct http_request *request, struct act *act, const struct param_value *ticket)
 {
-    bool has_token = auth_claims_of(request) != NULL;
-
-    if (has_token)
-        act->claims = auth_claims_create(auth_claims_of(request));
-    else if (ticket->is_given)
+    if (act->claims == NULL && ticket->is_given)
         act->claims = open_ticket(http_service(request), ticket->text, act->convo);
-    if (act->claims == NULL && has_token)
-        http_respond_shed(request, 503, 1, "memory");
-    else if (act->claims == NULL)
+    if (act->claims == NULL)
         http_respond_error(request, 401, "TicketRefused",
             "The ticket is missing, expired or for another conversation; send a token, or get a "
             "new ticket.");
@@ -219,7 +208,7 @@ void api_subscribe_convo_events(struct http_request *request)
         PARAM_LAST };
     struct param_reader reader = { .request = request };
     struct param_value values[STREAM_PARAMS] = { 0 };
-    struct act *act = api_create_query_act(request, &member_act_type, NULL);
+    struct act *act = api_create_query_act(request, &member_act_type);
 
     if (act == NULL)
         return;

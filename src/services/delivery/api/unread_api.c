@@ -2,7 +2,6 @@
 /* unread_api.c: read cursors and unread counts. Messages of others behind an account's cursor are
  * unread. A conversation that the account unread_marked counts one while there are none. Marking twice is
  * fine; a cursor at the newest message clears the mark. */
-#include "services/common/db_query.h"
 #include "services/delivery/api/calls.h"
 #include "services/delivery/store/log_store.h"
 

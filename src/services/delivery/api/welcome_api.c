@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* welcome_api.c: Welcomes over HTTP; welcome_store.h has their states. */
-#include "services/delivery/api/api.h"
-#include "services/delivery/api/calls.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/store/device_store.h"

@@ -182,22 +182,6 @@ static bool read_request(struct api_body *body)
     return true;
 }
 
-/* Answer what is wrong. True: something was. */
-static bool respond_refusal(struct api_body *body)
-{
-    bool is_refused = param_reader_refuse(&body->reader);
-
-    if (!is_refused && body->refusal.status == 0)
-        return false;
-    if (!is_refused) {
-        param_reader_fini(&body->reader);
-        http_respond_error(
-            body->request, body->refusal.status, body->refusal.label, body->refusal.text);
-    }
-    act_unref(body->act);
-    return true;
-}
-
 void api_handle(struct http_request *request)
 {
     struct api_body body = { .request = request,
@@ -209,13 +193,19 @@ void api_handle(struct http_request *request)
         return;
     if (body.call->fill != NULL && is_good(&body))
         body.call->fill(&body);
-    if (respond_refusal(&body))
+    if (param_reader_refuse(&body.reader)) {
+        act_unref(body.act);
         return;
+    }
     param_reader_fini(&body.reader);
-    if (body.call->is_checked)
+    if (body.refusal.status != 0) {
+        http_respond_error(request, body.refusal.status, body.refusal.label, body.refusal.text);
+        act_unref(body.act);
+    } else if (body.call->is_checked) {
         api_check(request, body.act);
-    else
+    } else {
         api_send(request, body.act);
+    }
 }
 
 void api_handle_call(struct http_request *request)

@@ -47,8 +47,8 @@ struct refusal {
 /* The values of a statement from $1 on are words:
  *
  *     convoId         a parameter in the SQL type of its kind; NULL if a text or bytes are missing
- *     cursor.number   its number or its text, whatever its kind: what `check` has set, or a choice
- *     action.text     as it was sent
+ *     cursor.number   the number of a parameter of any kind: `check` has set it
+ *     action.text     the text of one: a choice as the client sent it
  *     @caller @null   the caller; NULL
  *     @now @now_s     the time in milliseconds or seconds; @now+# adds the next number
  *     @id @random_id  the id of what this call creates; a new id each time

@@ -12,7 +12,7 @@
 #include "server/server.h"
 #include "server/store.h"
 
-enum { FATES_MAX = 96, ARGUMENTS_MAX = 128, PROGRESS_STEP = 50 };
+enum { FATES_MAX = 96, PROGRESS_STEP = 50 };
 
 struct report {
     bool is_terminal;
@@ -173,24 +173,6 @@ static int run_import(const struct cli_command *command, const struct cli_import
     return fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
 }
 
-/* Take --from out of the arguments: options.c does not know it. Returns NULL without one. */
-static const char *take_from(int argc, char **argv, char **ret_argv, int *ret_argc)
-{
-    const char *from = NULL;
-    int count = 0;
-
-    for (int i = 0; i < argc && count < ARGUMENTS_MAX; i++) {
-        if (strcmp(argv[i], "--from") == 0 && i + 1 < argc)
-            from = argv[++i];
-        else if (strncmp(argv[i], "--from=", 7) == 0)
-            from = argv[i] + 7;
-        else
-            ret_argv[count++] = argv[i];
-    }
-    *ret_argc = count;
-    return from;
-}
-
 static const struct cli_import *import_find(const char *name)
 {
     for (const struct cli_import *import = cli_imports; import != NULL && import->name != NULL;
@@ -207,17 +189,15 @@ static bool is_postgresql_url(const char *url)
 
 static int import_run(const struct cli_command *command, int argc, char **argv)
 {
-    char *rest[ARGUMENTS_MAX];
-    int rest_count;
     bool is_dry = false;
     const struct options_switch table[] = { { "--dry-run", &is_dry }, { NULL, NULL } };
-    const char *from = take_from(argc, argv, rest, &rest_count);
+    const char *from = options_take("--from", &argc, argv);
     const struct cli_import *import;
     struct options options;
     struct config config;
     int rc;
 
-    rc = options_parse(command, rest_count, rest, table, 1, &options);
+    rc = options_parse(command, argc, argv, table, 1, &options);
     if (rc != OPTIONS_GO_ON)
         return rc;
     import = options.word_count == 0 ? NULL : import_find(options.words[0]);

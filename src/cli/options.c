@@ -142,6 +142,24 @@ int options_parse(const struct cli_command *command, int argc, char **argv,
     return rc;
 }
 
+const char *options_take(const char *name, int *argc, char **argv)
+{
+    const char *taken = NULL, *value;
+    bool has_ended = false; /* a -- ended the options */
+    int count = 0;
+
+    for (int i = 0; i < *argc; i++) {
+        has_ended |= strcmp(argv[i], "--") == 0;
+        if (has_ended || !option_matches(argv[i], name, &value) ||
+            (value == NULL && i + 1 == *argc))
+            argv[count++] = argv[i];
+        else
+            taken = value == NULL ? argv[++i] : value;
+    }
+    *argc = count;
+    return taken;
+}
+
 void options_fini(struct options *options)
 {
     while (options->keys != NULL) {

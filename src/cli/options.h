@@ -57,6 +57,9 @@ struct options {
 int options_parse(const struct cli_command *command, int argc, char **argv,
     const struct options_switch *switches, size_t words_max, struct options *ret_options);
 void options_fini(struct options *options);
+/* Take `name VALUE` or `name=VALUE`, an option of one command, out of the arguments. Returns the last
+ * value, or NULL without one. */
+const char *options_take(const char *name, int *argc, char **argv);
 /* Load the configuration from file, environment and options. Prints errors to stderr. */
 int options_load(
     const struct cli_command *command, const struct options *options, struct config *ret_config);

@@ -32,7 +32,7 @@ int store_command(
 {
     struct options options;
     struct config config;
-    int rc = options_parse(command, argc, argv, NULL, work->words_max, &options);
+    int rc = options_parse(command, argc, argv, work->switches, work->words_max, &options);
 
     tr_assert(work->check != NULL);
     tr_assert(work->run != NULL);

@@ -11,6 +11,7 @@
  * `run` returns 0, or an error code and a sentence in `why`. */
 struct store_work {
     size_t words_max;
+    const struct options_switch *switches; /* may be NULL */
     int (*check)(const struct cli_command *command, const struct options *options);
     int (*run)(struct store *store, const struct options *options, char *why, size_t why_size);
 };

@@ -80,7 +80,7 @@ def back_up_and_restore(folder, old, new):
     troupe("verify", file, says="sound")
     # Nothing is done to what a server has.
     troupe("restore", file, *old.options, status=1, says="A server runs already with this data")
-    troupe("migrate", "down", "0", *old.options, status=1, says="A server runs already with this data")
+    troupe("migrate", "down", "--to", "0", *old.options, status=1, says="A server runs already with this data")
     troupe("migrate", "up", *old.options, status=1, says="A server runs already with this data")
     assert epoch_of(server, "before") == 5
     server.end()
@@ -127,13 +127,17 @@ def walk_migrations(place, tables):
     assert len(re.findall(r"^ *\d+  applied ", said, re.MULTILINE)) == newest, said
     full = tables()
     assert "convo" in " ".join(full), full
+    # Without --drop-data nothing goes, and the list says what would.
+    said = troupe("migrate", "down", "--to=1", *place.options, status=1, says="then add --drop-data.")
+    assert len(re.findall(r"^ *\d+  (drops|keeps) data ", said, re.MULTILINE)) == newest - 1, said
+    assert tables() == full
     # Every .down alone, so that none hides behind another.
     for version in reversed(range(newest)):
-        troupe("migrate", "down", str(version), *place.options, says=f"schema version {version} of {newest}")
+        troupe("migrate", "down", "--to", str(version), "--drop-data", *place.options, says=f"schema version {version} of {newest}")
     assert tables() == ["troupe_migrations"], f"left behind: {tables()}"
     said = troupe("migrate", "status", *place.options, says=f"schema version 0 of {newest}")
     assert len(re.findall(r"^ *\d+  missing ", said, re.MULTILINE)) == newest, said
-    troupe("migrate", "down", "1", *place.options, status=1, says="1 is not down from there")
+    troupe("migrate", "down", "--to", "1", *place.options, status=1, says="1 is not down from there")
     troupe("migrate", "up", "3", *place.options, says=f"schema version 3 of {newest} (was 0)")
     troupe("migrate", "up", "2", *place.options, status=1, says="2 is not up from there")
     troupe("migrate", "up", *place.options, says=f"schema version {newest} of {newest} (was 3)")
@@ -259,7 +263,7 @@ def on_postgresql(folder):
     elsewhere = Place(folder, "elsewhere", new.options[-1])
     server = new.serve()
     troupe("restore", file, *elsewhere.options, status=1, says="a server has this database open")
-    troupe("migrate", "down", "0", *elsewhere.options, status=1, says="another server has this PostgreSQL database")
+    troupe("migrate", "down", "--to", "0", *elsewhere.options, status=1, says="another server has this PostgreSQL database")
     troupe("verify", *elsewhere.options, says="sound")
     troupe("migrate", "status", *elsewhere.options, says="schema version")
     server.end()

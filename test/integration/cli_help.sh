@@ -90,10 +90,13 @@ check "restore: no file" 2 "Name the backup to restore" "$troupe" restore
 check "restore of nothing" 1 "$work/copy cannot be read" "$troupe" restore "$work/copy" --data "$work/none"
 check "restore of something else" 1 "is not a backup" "$troupe" restore "$0" --data "$work/none"
 check "verify of nothing" 1 "There is no database at $work/troupe.db" "$troupe" verify --data "$work"
-check "migrate: nothing to do" 2 "status, up or down N" "$troupe" migrate
+check "migrate: nothing to do" 2 "status, up or down --to N" "$troupe" migrate
 check "migrate: an unknown word" 2 "not 'dance'" "$troupe" migrate dance
 check "migrate: down to where" 2 "Name the version to go down to" "$troupe" migrate down
 check "migrate: a wrong version" 2 "not '1x'" "$troupe" migrate up 1x
+check "migrate: the old form of down" 2 'as in `troupe migrate down --to 3`, not as '"'1'." "$troupe" migrate down 1
+check "migrate: down to a wrong version" 2 "--to takes the number of a version, not '1x'." "$troupe" migrate down --to 1x
+check "migrate: up with the option of down" 2 'belong to `troupe migrate down`' "$troupe" migrate up --to 3
 check "migrate: a status of a version" 2 'status` takes no version' "$troupe" migrate status 3
 check "packs: nobody there" 1 "No server answers" "$troupe" packs list --server http://127.0.0.1:1
 check "packs: of data without a server" 1 "No server runs with the data in $work." "$troupe" packs list --data "$work"

@@ -83,6 +83,7 @@ struct packs_progress {
     const char *what;
     uint64_t total;
     uint64_t start_at; /* bytes present at the start */
+    _Atomic uint64_t at;
     uint64_t start_ns, shown_ns;
     bool is_shown;
 };
@@ -90,6 +91,9 @@ struct packs_progress {
 void packs_progress_wait(struct packs_progress *progress, const char *text);
 void packs_progress_start(
     struct packs_progress *progress, const char *what, uint64_t at, uint64_t total, bool quiet);
+/* From now on Ctrl-C prints how far the transfer came, and ends the command. `progress` stays in place
+ * until the process ends. */
+void packs_progress_stop_on_signal(struct packs_progress *progress);
 void packs_progress_show(struct packs_progress *progress, uint64_t at);
 /* Remove the line. */
 void packs_progress_end(struct packs_progress *progress);

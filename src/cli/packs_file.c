@@ -2,7 +2,9 @@
 /* packs_file.c: messages, the line of progress, and files of `troupe packs`. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,12 +87,61 @@ static uint64_t now_ns(void)
     return env->now_ns(env->data);
 }
 
+/* The transfer that Ctrl-C reports; NULL: none. */
+static struct packs_progress *_Atomic stoppable;
+
+/* Append a number of bytes in MB with one decimal place. snprintf is not safe in a signal handler. */
+static char *append_mb(char *at, uint64_t bytes)
+{
+    char digits[24];
+    size_t count = 0;
+    uint64_t tenths = (bytes + 50000) / 100000;
+
+    do {
+        digits[count++] = (char)('0' + tenths % 10);
+        tenths /= 10;
+    } while (tenths > 0 || count < 2);
+    while (count > 1)
+        *at++ = digits[--count];
+    *at++ = '.';
+    *at++ = digits[0];
+    return at;
+}
+
+static void on_interrupt(int number)
+{
+    const struct packs_progress *progress = atomic_load(&stoppable);
+    char text[160], *at = text;
+
+    if (progress != NULL) {
+        at = stpcpy(at, progress->is_shown ? "\r\033[KStopped at " : "Stopped at ");
+        at = append_mb(at, atomic_load(&progress->at));
+        at = stpcpy(at, " of ");
+        at = append_mb(at, progress->total);
+        at = stpcpy(at, " MB; run the same command again to go on.\n");
+        (void)!write(STDERR_FILENO, text, (size_t)(at - text));
+    }
+    raise(number); /* SA_RESETHAND: this ends the process once the handler returns */
+}
+
+void packs_progress_stop_on_signal(struct packs_progress *progress)
+{
+    const struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction old;
+
+    atomic_store(&stoppable, progress);
+    if (sigaction(SIGINT, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+        (void)sigaction(SIGINT, &action, NULL);
+}
+
 void packs_progress_start(
     struct packs_progress *progress, const char *what, uint64_t at, uint64_t total, bool quiet)
 {
+    atomic_store(&stoppable, NULL);
     *progress = (struct packs_progress){ .what = what,
         .total = total,
         .start_at = at,
+        .at = at,
         .start_ns = now_ns(),
         .is_shown = !quiet && isatty(STDERR_FILENO) };
 }
@@ -110,6 +161,7 @@ void packs_progress_show(struct packs_progress *progress, uint64_t at)
     double seconds = (double)(now - progress->start_ns) / 1e9;
     unsigned part, filled;
 
+    atomic_store(&progress->at, at);
     if (!progress->is_shown || now - progress->shown_ns < SHOW_EVERY_NS)
         return;
     progress->shown_ns = now;

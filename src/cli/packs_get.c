@@ -89,7 +89,7 @@ static int get_trusted_keys(const struct get *get, struct manifest_keys *ret_key
 
 static int take_signed(struct get *get, const struct json *root)
 {
-    char signer[PACKS_SIGNER_SIZE];
+    char signer[PACKS_SIGNER_SIZE], place[PATH_MAX];
     const char *why = NULL;
     struct manifest_keys keys;
     bool is_first;
@@ -105,10 +105,13 @@ static int take_signed(struct get *get, const struct json *root)
                          "The manifest of %s cannot be trusted: %s.", get->arguments->word, why);
     if (!is_wanted_version(get))
         return CLI_FAILED;
-    if (is_first)
-        fprintf(stderr, "This is the first get of a signed pack: %s is now the pinned key of %s.\n",
-            get->manifest.key, get->arguments->word);
-    return packs_pins_save(get->arguments->pins, get->arguments->word, &keys);
+    rc = packs_pins_save(get->arguments->pins, get->arguments->word, &keys);
+    if (rc == CLI_OK && is_first) {
+        packs_pins_show(get->arguments->pins, place, sizeof place);
+        fprintf(stderr, "This is the first get of %s: %s now pins its key, %s.\n",
+            get->arguments->word, place, get->manifest.key);
+    }
+    return rc;
 }
 
 /* Explain a 404. */
@@ -334,6 +337,8 @@ static int get_download(struct get *get)
     for (int round = 0; round < 2; round++) {
         packs_progress_start(
             &get->progress, "downloading", get->at, get->manifest.size, get->arguments->quiet);
+        if (!get->arguments->quiet)
+            packs_progress_stop_on_signal(&get->progress);
         rc = fetch_all(get);
         packs_progress_end(&get->progress);
         if (rc == CLI_OK)

@@ -2,7 +2,8 @@
 /* packs_key.c: the publisher's private key, and the pinned keys of a reader.
  *
  * Pins are lines "NAME KEY KEY -KEY…" in pack-keys of the user's configuration: for each pack, the
- * keys that were valid at its last check, and the retired ones with a minus. */
+ * keys that were valid at its last check, and the retired ones with a minus. A line may be empty or
+ * begin with #. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -12,6 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <troupe/error.h>
 
 #include "auth/jwk.h"
 #include "cli/packs_command.h"
@@ -174,17 +177,6 @@ void packs_pins_show(const char *path, char *ret_text, size_t text_size)
         snprintf(ret_text, text_size, "%s", file);
 }
 
-/* True if the line is about the pack. *ret_rest is the text after its name. */
-static bool is_line_of(struct span line, const char *pack, struct span *ret_rest)
-{
-    size_t size = strlen(pack);
-
-    if (line.size <= size || memcmp(line.at, pack, size) != 0 || line.at[size] != ' ')
-        return false;
-    *ret_rest = (struct span){ line.at + size + 1, line.size - size - 1 };
-    return true;
-}
-
 static bool next_line(const struct buffer *text, size_t *at, struct span *ret_line)
 {
     const char *end;
@@ -198,65 +190,105 @@ static bool next_line(const struct buffer *text, size_t *at, struct span *ret_li
     return true;
 }
 
-static int add_words(struct span words, struct manifest_keys *keys)
+/* Take the next word off *text. Spaces and tabs separate words; empty at the end. */
+static struct span next_word(struct span *text)
 {
-    int rc = 0;
+    static const char blanks[] = { ' ', '\t', '\r' };
+    size_t start = 0, end;
+    struct span word;
 
-    while (rc == 0 && words.size > 0) {
-        const char *space = memchr(words.at, ' ', words.size);
-        size_t size = space == NULL ? words.size : (size_t)(space - words.at);
+    while (start < text->size && memchr(blanks, text->at[start], sizeof blanks) != NULL)
+        start++;
+    end = start;
+    while (end < text->size && memchr(blanks, text->at[end], sizeof blanks) == NULL)
+        end++;
+    word = (struct span){ text->at + start, end - start };
+    *text = (struct span){ text->at + end, text->size - end };
+    return word;
+}
 
-        if (size > 0 && words.at[0] == '-')
-            rc = manifest_keys_retire(keys, (struct span){ words.at + 1, size - 1 });
-        else if (size > 0)
-            rc = manifest_keys_add(keys, (struct span){ words.at, size });
-        size += size < words.size;
-        words = (struct span){ words.at + size, words.size - size };
+/* True if the line is about the pack. */
+static bool is_line_of(struct span line, const char *pack)
+{
+    return span_is(next_word(&line), pack);
+}
+
+/* Add the keys of a line "NAME KEY KEY -KEY…". */
+static int add_keys(struct span line, struct manifest_keys *keys)
+{
+    int rc = manifest_is_pack(next_word(&line)) ? 0 : TR_EINVAL;
+
+    for (struct span word; rc == 0 && (word = next_word(&line)).size > 0;)
+        rc = word.at[0] == '-'
+                 ? manifest_keys_retire(keys, (struct span){ word.at + 1, word.size - 1 })
+                 : manifest_keys_add(keys, word);
+    return rc == 0 && keys->count == 0 ? TR_EINVAL : rc;
+}
+
+/* Read the file; no file is an empty one. Every line must be well-formed, also those of other packs:
+ * if a pin were ignored, the command would trust the key that the server sends. */
+static int pins_read(const char *path, char ret_file[PATH_MAX], struct buffer *ret_text)
+{
+    struct span line, rest, first;
+    size_t at = 0;
+
+    if (!pins_path(path, ret_file))
+        return packs_fail(
+            "There is no home directory; name the file of pinned keys with --pins FILE.");
+    if (!packs_read(AT_FDCWD, ret_file, PINS_FILE_MAX, ret_text)) {
+        if (errno == ENOENT)
+            return CLI_OK;
+        return packs_fail("The pinned keys in %s cannot be read: %s.", ret_file, strerror(errno));
     }
-    return rc;
+    for (size_t number = 1; next_line(ret_text, &at, &line); number++) {
+        struct manifest_keys keys = { 0 };
+
+        rest = line;
+        first = next_word(&rest);
+        if (first.size == 0 || first.at[0] == '#' || add_keys(line, &keys) == 0)
+            continue;
+        buffer_free(ret_text);
+        return packs_fail("%s:%zu is not \"NAME KEY...\", the name of a pack and its Ed25519 keys; "
+                          "correct the line, or remove it.",
+            ret_file, number);
+    }
+    return CLI_OK;
 }
 
 int packs_pins_load(const char *path, const char *pack, struct manifest_keys *ret_keys)
 {
     struct buffer text = { 0 };
-    struct span line, rest;
+    struct span line;
     char file[PATH_MAX];
     size_t at = 0;
-    int rc = 0;
+    int rc = pins_read(path, file, &text);
 
     *ret_keys = (struct manifest_keys){ 0 };
-    if (!pins_path(path, file))
-        return packs_fail(
-            "There is no home directory; name the file of pinned keys with --pins FILE.");
-    if (!packs_read(AT_FDCWD, file, PINS_FILE_MAX, &text)) {
-        if (errno == ENOENT)
-            return CLI_OK;
-        return packs_fail("The pinned keys in %s cannot be read: %s.", file, strerror(errno));
-    }
+    if (rc != CLI_OK)
+        return rc;
     while (rc == 0 && next_line(&text, &at, &line))
-        if (is_line_of(line, pack, &rest))
-            rc = add_words(rest, ret_keys);
+        if (is_line_of(line, pack))
+            rc = add_keys(line, ret_keys);
     buffer_free(&text);
-    if (rc != 0)
-        return packs_fail("%s: The line of %s is not a list of keys.", file, pack);
+    if (rc != 0) /* each line is right, but they have more than MANIFEST_KEYS_MAX keys together */
+        return packs_fail("%s: The lines of %s have more than %d keys; remove some.", file, pack,
+            MANIFEST_KEYS_MAX);
     return CLI_OK;
 }
 
 int packs_pins_save(const char *path, const char *pack, const struct manifest_keys *keys)
 {
     struct buffer text = { 0 }, out = { 0 };
-    struct span line, rest;
+    struct span line;
     char file[PATH_MAX];
     size_t at = 0;
     bool is_saved;
+    int rc = pins_read(path, file, &text);
 
-    if (!pins_path(path, file))
-        return packs_fail(
-            "There is no home directory; name the file of pinned keys with --pins FILE.");
-    if (!packs_read(AT_FDCWD, file, PINS_FILE_MAX, &text) && errno != ENOENT)
-        return packs_fail("The pinned keys in %s cannot be read: %s.", file, strerror(errno));
+    if (rc != CLI_OK)
+        return rc;
     while (next_line(&text, &at, &line)) {
-        if (is_line_of(line, pack, &rest) || line.size == 0)
+        if (is_line_of(line, pack) || line.size == 0)
             continue;
         buffer_span(&out, line);
         buffer_text(&out, "\n");

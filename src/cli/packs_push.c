@@ -28,10 +28,11 @@ struct push {
     char upload[65];
     uint64_t offset;    /* bytes on the server */
     uint64_t piece_max; /* bytes of one request: few after a failure, so that its answer arrives */
-    bool is_registered; /* the server knows the pack */
-    bool has_signed;    /* the pack has signed versions: a new key would not be valid */
-    bool is_there;      /* the server has the version */
-    bool is_signed;     /* the server has its manifest */
+    char active_before[MANIFEST_VERSION_CHARS_MAX + 1]; /* "": no version was active */
+    bool is_registered;                                 /* the server knows the pack */
+    bool has_signed; /* the pack has signed versions: a new key would not be valid */
+    bool is_there;   /* the server has the version */
+    bool is_signed;  /* the server has its manifest */
     struct packs_progress progress;
 };
 
@@ -97,6 +98,7 @@ static int find_pack(struct push *push)
 {
     char path[PATH_CHARS];
     struct json_doc doc = { 0 };
+    struct span active;
     int rc = CLI_FAILED;
     long status;
 
@@ -110,10 +112,14 @@ static int find_pack(struct push *push)
     if (status != 200)
         return packs_web_complain(&push->web, "The search for the pack", &push->answer);
     push->is_registered = true;
-    if (parse_answer(push, &doc))
+    if (parse_answer(push, &doc)) {
+        if (json_string(json_get(json_root(&doc), "active_version"), &active) &&
+            active.size < sizeof push->active_before)
+            memcpy(push->active_before, active.at, active.size);
         rc = compare_version(push, json_get(json_root(&doc), "versions"));
-    else
+    } else {
         packs_fail("The answer is not JSON; check that the address is a troupe server.");
+    }
     json_doc_free(&doc);
     return rc;
 }
@@ -366,6 +372,8 @@ static int push_upload(struct push *push)
         return rc;
     packs_progress_start(
         &push->progress, "uploading", push->offset, push->size, push->arguments->quiet);
+    if (!push->arguments->quiet)
+        packs_progress_stop_on_signal(&push->progress);
     rc = send_all(push);
     packs_progress_end(&push->progress);
     return rc == CLI_OK ? finish_upload(push) : rc;
@@ -442,6 +450,10 @@ static void print_url(const struct push *push)
         printf("%s %s uploaded\n", push->arguments->name, push->arguments->version);
         return;
     }
+    if (!push->arguments->quiet && push->active_before[0] != '\0' &&
+        strcmp(push->active_before, push->arguments->version) != 0)
+        fprintf(stderr, "%s %s is now the active version; before it was %s.\n",
+            push->arguments->name, push->arguments->version, push->active_before);
     if (packs_web_public_base(push->arguments, base, sizeof base))
         printf("%s/v1/packs/%s/download\n", base, push->arguments->name);
 }

@@ -50,8 +50,9 @@ def a_file_goes_up_and_comes_down(folder, *arguments):
     assert "Registered core." in done.stderr and "Created" in done.stderr, done.stderr
     assert os.stat(os.path.join(folder, ".config/troupe/publisher.key")).st_mode & 0o777 == 0o600
     # Said with addresses, as from another machine; in the form of the issue.
-    push(server, write(folder, "two", second), "2.0.0", "--server", f"http://{server.public}/", "--admin",
-         f"http://{server.admin}/", "--key", os.path.join(folder, ".config/troupe/publisher.key"))
+    done = push(server, write(folder, "two", second), "2.0.0", "--server", f"http://{server.public}/", "--admin",
+                f"http://{server.admin}/", "--key", os.path.join(folder, ".config/troupe/publisher.key"))
+    assert "core 2.0.0 is now the active version; before it was 1.0.0." in done.stderr, done.stderr
     assert get(server).stdout.strip() == "core-2.0.0"
     assert read(os.path.join(folder, "core-2.0.0")) == second
     done = packing.run(server, "packs", "get", "core", "--server", f"http://{server.public}", "--version", "1.0.0", "--out",
@@ -118,7 +119,7 @@ def read_block():
         block, = re.findall(r"^```sh\n([^`]*^troupe packs push [^`]*)^```$", file.read(), re.MULTILINE)
     lines = block.splitlines()
     assert len(lines) == 4 and lines[2].startswith("troupe packs push ") and lines[3].startswith("troupe packs get "), block
-    assert all(re.search(r"# .*again: Going on at", line) for line in lines[2:]), f"the block does not show it:\n{block}"
+    assert all(re.search(r"# .*second run says: Going on at", line) for line in lines[2:]), f"the block does not show it:\n{block}"
     return lines
 
 
@@ -129,10 +130,13 @@ def arrived(place, ending=""):
 def stopped(script, tree, folder, has_begun):
     """False: it was over before it could be stopped."""
     with subprocess.Popen(script, cwd=tree, env=serving.environment(HOME=folder), stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL, start_new_session=True) as process:
+                          stderr=subprocess.PIPE, start_new_session=True) as process:
         serving.wait_until(lambda: has_begun() or process.poll() is not None, "bytes arrive")
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 0 or re.search(rb"Stopped at [\d.]+ of 1\d\d\.\d MB; run the same command again to go on\.\n$",
+                                                said), said
     return process.returncode != 0
 
 
@@ -332,6 +336,30 @@ def what_was_tampered_with_is_refused(folder):
     server.end()
 
 
+def a_pin_that_cannot_be_read_is_an_error(folder):
+    """It used to count as none, so that `get` trusted whatever key the server sent."""
+    server = start(folder)
+    push(server, write(folder, "one", b"one"), "1")
+    get(server)
+    pins = os.path.join(folder, ".config/troupe/pack-keys")
+    name, key = read(pins).decode().split()
+    other = "z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
+    for text in (f"# of Ada\n\n{name}\t{key}\n", f"  {name}   {key} \r\n", f"other {other}\n{name} {key}"):
+        write(folder, ".config/troupe/pack-keys", text.encode())
+        get(server)
+    for text, line in ((f"{name} {other}x\n", 1), (f"# x\n\n{name}:{key}\n", 3), (f"{name}\n", 1), (f"{name} -{key}\n", 1),
+                       (f"{name} {key}\nother key\n", 2), (f"{name} {key}, {other}\n", 1), (f"Core {key}\n", 1)):
+        write(folder, ".config/troupe/pack-keys", text.encode())
+        for more in ((), ("--trust", key)):
+            done = get(server, *more, check=1)
+            assert f"pack-keys:{line} is not \"NAME KEY...\"" in done.stderr, (text, done.stderr)
+        assert read(pins) == text.encode()
+    # A pin of another key counts however it is written.
+    write(folder, ".config/troupe/pack-keys", f"{name}\t\t{other}\n".encode())
+    assert "pins" in get(server, check=1).stderr
+    server.end()
+
+
 def keys_are_pinned_and_rotate(folder, *arguments):
     server = start(folder, *arguments)
     old, new, other = (os.path.join(folder, name) for name in ("old.key", "new.key", "other.key"))
@@ -370,7 +398,7 @@ def keys_are_pinned_and_rotate(folder, *arguments):
     assert f"core is signed by {strange}, but --trust names {pins[1]}" in done.stderr, done.stderr
     done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", "--pins",
                        os.path.join(folder, "fresh"))
-    assert f"{strange} is now the pinned key of core." in done.stderr, done.stderr
+    assert f"This is the first get of core: ~/fresh now pins its key, {strange}." in done.stderr, done.stderr
     done = packing.run(server, "packs", "get", "core", "--data", server.data, "--pins", os.path.join(folder, "fresh"),
                        check=1)
     assert f"~/fresh pins {strange} for it" in done.stderr, done.stderr
@@ -488,4 +516,4 @@ if __name__ == "__main__":
                          push_goes_on_while_the_server_restarts, get_goes_on_after_a_kill, keys_are_pinned_and_rotate),
         the_block_of_the_readme_goes_on_after_an_interrupt, a_push_that_is_stopped_leaves_no_hole,
         a_terminal_sees_what_is_waited_for, a_part_of_something_else_does_no_harm, what_was_tampered_with_is_refused,
-        a_push_that_is_refused_leaves_nothing, errors_say_what_to_do]))
+        a_pin_that_cannot_be_read_is_an_error, a_push_that_is_refused_leaves_nothing, errors_say_what_to_do]))

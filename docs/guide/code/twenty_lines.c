@@ -8,22 +8,26 @@ struct counter {
     int value; /* the actor is its data */
 };
 
+struct add {
+    int amount;
+};
+
 static enum tr_next counter_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct counter *self = state;
 
-    self->value += *(int *)message;
+    self->value += ((struct add *)message)->amount;
     tr_reply(ctx, 0, &self->value, sizeof self->value);
     return TR_GO;
 }
 
 static const struct tr_type counter_type = {
     .name = "counter",
-    .message_size = sizeof(int),
+    .message_size = sizeof(struct add),
     .state_size = sizeof(struct counter),
     .handle = counter_handle,
 };
-TR_ACTOR(counter, struct counter, int) /* typed: a wrong message does not compile */
+TR_ACTOR(counter, struct counter, struct add) /* typed: another struct does not compile */
 
 int main(void)
 {
@@ -33,7 +37,7 @@ int main(void)
 
     if (tr_system_create(NULL, &system) < 0 ||
         counter_spawn(system, &(struct counter){ .value = 40 }, NULL, &sender) < 0 ||
-        counter_ask_wait(sender, 2, &value, sizeof value, 0) < 0)
+        counter_ask_wait(sender, (struct add){ 2 }, &value, sizeof value, 0) < 0)
         return 1;
     printf("the counter says %d\n", value);
     counter_drop(&sender); /* the last sender is gone: the actor ends by itself */

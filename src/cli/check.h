@@ -6,7 +6,9 @@
 #include "cli/cli.h"
 #include "sql/sql.h"
 
-/* Called for each violation. */
+/* Called for each violation, and after them for each note: a finding that does no harm and is not
+ * counted. The check of a note is CLI_CHECK_NOTE. */
+#define CLI_CHECK_NOTE "note"
 typedef void (*cli_violation_fn)(
     void *data, const char *check, struct span subject, const char *text);
 

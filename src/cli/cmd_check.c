@@ -17,7 +17,17 @@ struct report {
     struct buffer json;
     bool is_json;
     uint64_t told;
+    bool has_notes; /* the array of violations has ended, and that of notes begun */
 };
+
+static void begin_notes(struct report *report)
+{
+    if (report->has_notes)
+        return;
+    json_put_end(&report->writer);
+    json_put_array(&report->writer, "notes");
+    report->has_notes = true;
+}
 
 static void on_check_violation(void *data, const char *check, struct span subject, const char *text)
 {
@@ -25,6 +35,8 @@ static void on_check_violation(void *data, const char *check, struct span subjec
 
     report->told++;
     if (report->is_json) {
+        if (strcmp(check, CLI_CHECK_NOTE) == 0)
+            begin_notes(report);
         json_put_object(&report->writer, NULL);
         json_put_text(&report->writer, "check", check);
         json_put_string(&report->writer, "subject", subject);
@@ -66,6 +78,7 @@ static void print_backup_hint(const struct cli_check *check, const struct config
 
 static void check_print_json(struct report *report, const char *name, uint64_t count)
 {
+    begin_notes(report);
     json_put_end(&report->writer);
     json_put_text(&report->writer, "checked", name);
     json_put_int(&report->writer, "count", (int64_t)count);
@@ -185,11 +198,11 @@ const struct cli_command cmd_check = {
         "  packs          active: a published pack has one active version, any other none\n"
         "                 rows: each version has its object in the data directory\n"
         "                 content: each object has its size and digest (reads every byte)\n"
-        "                 objects: each object belongs to a version or an upload\n"
-        "                 incoming: each file belongs to one upload, each upload has one file\n"
         "                 releases: each release names the bytes that its versions have\n"
+        "                 note: an object or a file of an upload that nobody needs; the data is\n"
+        "                 sound all the same\n"
         "\n"
-        "  --json         print every violation, as JSON\n" OPTIONS_STORE_TEXT "\n"
+        "  --json         print every violation and note, as JSON\n" OPTIONS_STORE_TEXT "\n"
         "Exit status: 0 sound, 1 damaged, 2 the check could not run. The command only reads and\n"
         "applies no migration. A SQLite file belongs to one process: stop the server first, or\n"
         "check a backup. PostgreSQL can be checked while it is in use.\n"

@@ -30,11 +30,13 @@ def run(server, *arguments, home=None, check=0, limit_s=120, **more):
 
 
 def check_packs(folder, *arguments):
-    """The violations that `troupe check packs` names, as (check, subject, text)."""
+    """The violations and notes that `troupe check packs` names, as (check, subject, text)."""
     done = subprocess.run([serving.TROUPE, "check", "packs", "--json", "--data", os.path.join(folder, "data"), *arguments],
                           capture_output=True, text=True, timeout=120, check=False, env=serving.environment())
     assert done.returncode in (0, 1), f"{done.stdout}{done.stderr}"
-    return [(found["check"], found["subject"], found["text"]) for found in json.loads(done.stdout)["violations"]]
+    report = json.loads(done.stdout)
+    assert done.returncode == (1 if report["violations"] else 0), done.stdout
+    return [(found["check"], found["subject"], found["text"]) for found in report["violations"] + report["notes"]]
 
 
 class Admin:

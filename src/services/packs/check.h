@@ -6,7 +6,9 @@
 
 #include "sql/sql.h"
 
-/* Called for every violation: the name of the check, the pack, version or file, and a sentence. */
+/* Called for every violation, and after them for every note: the name of the check, the pack, version
+ * or file, and a sentence. A note is a finding that does no harm. */
+#define PACKS_CHECK_NOTE "note"
 typedef void (*packs_check_fn)(
     void *data, const char *check, struct span subject, const char *text);
 
@@ -15,10 +17,10 @@ typedef void (*packs_check_fn)(
  *              the pack's history and not disabled
  *   rows       every version and variant has its object
  *   content    the object has the size and the digest of its row
- *   objects    every object belongs to a version, a variant or an upload
- *   incoming   every file belongs to an upload, and every upload has its file
  *   releases   a published release is pinned to the digests of its versions
- * Returns 0 and *ret_violations, or an error of the database or the disk. `on_violation` may be
+ *   note       every object belongs to a version, a variant or an upload; every file of incoming
+ *              belongs to an upload, and every upload has its file
+ * Returns 0 and *ret_violations, without the notes, or an error of the database or the disk. `on_violation` may be
  * NULL. */
 int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violation, void *data,
     uint64_t *ret_violations);

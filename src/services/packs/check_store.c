@@ -46,7 +46,7 @@ __attribute__((format(printf, 4, 5))) static void check_report(
     char text[256];
     va_list values;
 
-    run->violations++;
+    run->violations += strcmp(check, PACKS_CHECK_NOTE) != 0;
     if (run->on_violation == NULL)
         return;
     va_start(values, format);
@@ -232,18 +232,18 @@ static int check_upload(struct run *run, const struct sql_unit *unit, uint32_t r
     if (object != NULL) /* complete: its version is not committed yet */
         object->is_wanted = true;
     if (file == NULL && object == NULL)
-        check_report(run, "incoming", id, "This upload has no file.");
+        check_report(run, PACKS_CHECK_NOTE, id,
+            "This upload has no file; the next start of the server removes it.");
     return 0;
 }
 
-static void check_left_over(
-    struct run *run, const struct files *files, const char *check, const char *text)
+static void check_left_over(struct run *run, const struct files *files, const char *text)
 {
     const struct file *list = (const struct file *)(const void *)files->list.bytes;
 
     for (size_t i = 0; i < files->count; i++)
         if (!list[i].is_wanted)
-            check_report(run, check, span_of(list[i].name), "%s", text);
+            check_report(run, PACKS_CHECK_NOTE, span_of(list[i].name), "%s", text);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -266,8 +266,10 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     if (rc == 0)
         rc = check_each_row(&run, &every_upload, check_upload);
     if (rc == 0) {
-        check_left_over(&run, &run.objects, "objects", "No version and no upload has this object.");
-        check_left_over(&run, &run.incoming, "incoming", "This file belongs to no upload.");
+        check_left_over(&run, &run.objects,
+            "No version and no upload has this object; it may be deleted while no server runs.");
+        check_left_over(&run, &run.incoming,
+            "This file belongs to no upload; the next start of the server removes it.");
         *ret_violations = run.violations;
     }
     buffer_free(&run.objects.list);

@@ -60,6 +60,27 @@ TEST(check_packs, says_sound_damaged_or_that_it_could_not_look)
     site_end(&site);
 }
 
+/* After the restore of an older backup objects are left that no version needs: the data is sound. */
+TEST(check_packs, notes_what_does_no_harm)
+{
+    char text[4096];
+    struct site site;
+
+    site_begin(&site);
+    site_add_pack(&site, "core", "1.0.0", "one");
+    site_write_object(&site, "bytes of nobody");
+    site_close(&site);
+    CHECK_EQ_INT(troupe_check(&site, false, text), 0);
+    CHECK(strstr(text, ": No version and no upload has this object; it may be deleted ") != NULL);
+    CHECK(strncmp(text, "note      ", 10) == 0);
+    CHECK(strstr(text, "\npacks: sound\n") != NULL);
+    CHECK_EQ_INT(troupe_check(&site, true, text), 0);
+    CHECK(strstr(text, "{\"violations\":[],\"notes\":[{\"check\":\"note\",") != NULL);
+    CHECK(strstr(text, "\"count\":0,\"sound\":true}") != NULL);
+    site_open(&site);
+    site_end(&site);
+}
+
 /* A backup has no incoming directory: the check reports no loss and creates nothing. */
 TEST(check_packs, needs_no_incoming)
 {

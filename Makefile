@@ -30,8 +30,7 @@ run: deps-build
 	@[ -x build/release/troupe ] || { echo "Building; the first time takes less than two minutes on two idle cores."; \
 		[ -t 1 ] || echo "It says nothing until it is done; build/release/.build.log grows meanwhile."; }
 	@tools/build.sh release
-	@build/release/troupe serve --dev --data build/run $(ARGS) || { status=$$?; [ $$status != 1 ] || \
-		echo 'Options go into ARGS, like: make run ARGS="--listen 127.0.0.1:9080 --admin 127.0.0.1:9081"'; exit $$status; }
+	@build/release/troupe serve --dev --data build/run $(ARGS)
 
 ## make tour         set up, build and walk through running actors
 tour: deps-build release
@@ -133,7 +132,7 @@ install:
 	@PREFIX="$(PREFIX)" tools/build.sh release
 	@/usr/bin/meson install -C build/release --no-rebuild
 
-## make clean        remove everything that was built
+## make clean        remove everything that was built, and build/run: the data and keys of make run
 clean:
 	@rm -rf build
 

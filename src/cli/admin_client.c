@@ -38,10 +38,16 @@ static void complain_data(const struct cli_command *command, const char *data_pa
             "troupe %s: %s cannot be read: %s.\n"
             "Run the command as the server's user, or name the server with --admin ADDR.\n",
             command->name, data_path, strerror(error));
+    else if (command == &cmd_drain)
+        fprintf(stderr,
+            "troupe %s: No server runs with the data in %s, so there is none to stop.\n"
+            "If you mean another server, name it with --data DIR or --admin ADDR.\n",
+            command->name, data_path);
     else
         fprintf(stderr,
             "troupe %s: No server runs with the data in %s.\n"
-            "Start one with `troupe serve --data %s`, or name the server with --admin ADDR.\n",
+            "Start one (to try it: `troupe serve --dev --data %s`; `make run` uses build/run), or "
+            "name the server with --admin ADDR.\n",
             command->name, data_path, data_path);
 }
 
@@ -175,8 +181,10 @@ static long admin_client_perform(struct admin_client *client, const struct cli_c
     if (code != CURLE_OK) {
         fprintf(stderr,
             "troupe %s: No server answers on %s: %s.\n"
-            "Start the server, or name it with --admin ADDR or --data DIR.\n",
-            command->name, client->address, curl_easy_strerror(code));
+            "%s with --admin ADDR or --data DIR.\n",
+            command->name, client->address, curl_easy_strerror(code),
+            command == &cmd_drain ? "If you mean another server, name it"
+                                  : "Start the server, or name it");
         return 0;
     }
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);

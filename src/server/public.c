@@ -59,6 +59,9 @@ static int try_port(
         close(fd);
     } else if (listen_hint(rc, false) != NULL) {
         explain_address(rc, listen, option, why, why_size);
+        if (rc == TR_EBUSY && config_is_on(&server->config, CONFIG_SERVER_DEV))
+            snprintf(why + strlen(why), why_size - strlen(why),
+                " `make run` takes them as ARGS=\"--listen ADDR --admin ADDR\".");
         return rc;
     }
     return 0;

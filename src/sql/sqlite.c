@@ -143,6 +143,7 @@ static int lock_path(const char *path, char *ret_path, size_t size)
 int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
 {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    const char *slash = strrchr(path, '/');
     char name[4096], pid[32] = "";
     int fd, rc = lock_path(path, name, sizeof name);
     ssize_t size;
@@ -163,8 +164,11 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
         pid[size < 0 ? 0 : size] = '\0';
         pid[strcspn(pid, "\n")] = '\0';
         snprintf(why, why_size,
-            "sqlite: another process%s%s has %s open: stop it, or use another file",
-            pid[0] != '\0' ? ", pid " : "", pid, path);
+            "Another process%s%s%s has the database %s open. If it is a server, stop it with "
+            "`troupe "
+            "drain --data %.*s`; otherwise wait until it ends.",
+            pid[0] != '\0' ? " (pid " : "", pid, pid[0] != '\0' ? ")" : "", path,
+            slash == NULL ? 1 : (int)(slash - path), slash == NULL ? "." : path);
         close(fd);
         return SQL_ELOCKED;
     }

@@ -77,7 +77,8 @@ check "flags of nobody" 1 "No server answers on 127.0.0.1:1" "$troupe" flags $no
 check "drain without a token" 1 "needs the admin token" "$troupe" drain $nobody
 check "flags without a token" 1 "needs the admin token" "$troupe" flags rollback x $nobody
 check "status of data without a server" 1 "No server runs with the data in $work." "$troupe" status --data "$work"
-check "drain of data without a server" 1 "No server runs with the data in $work." "$troupe" drain --data "$work"
+check "drain of data without a server" 1 "No server runs with the data in $work, so there is none to stop." "$troupe" drain --data "$work"
+check "how to start a server" 1 "troupe serve --dev --data $work" "$troupe" status --data "$work"
 check "flags: a wrong part" 2 "There is no percentage like 10%" "$troupe" flags set x 200% $nobody
 check "flags: no name" 2 "There is no NAME of a flag" "$troupe" flags set
 check "flags: a path for a name" 2 "There is no NAME of a flag" "$troupe" flags rollback ../../drain

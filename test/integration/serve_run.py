@@ -539,7 +539,8 @@ def a_second_start_leaves_the_first_server_alone(folder):
     """It is refused before it touches anything, also when it would listen elsewhere or use another database."""
     server = Server(folder)
     elsewhere = f"sqlite:{folder}/other.db"
-    taken = f"A server runs already with this data (pid {server.process.pid}); see troupe status --data {server.data}."
+    taken = (f"A server runs already with this data (pid {server.process.pid}); see `troupe status --data {server.data}`, "
+             f"or stop it with `troupe drain --data {server.data}`.")
 
     def files():
         # What the server itself may write meanwhile is not of interest.
@@ -589,6 +590,9 @@ def busy_address_is_refused(folder):
             done = run(*other, "--listen", listen, "--admin", admin, status=1)
             assert (listen if listen == server.public else admin) in done.stderr, done.stderr
             assert "choose other addresses with --listen ADDR --admin ADDR." in done.stderr, done.stderr
+            assert "make run" not in done.stderr, done.stderr
+            done = run(*other, "--listen", listen, "--admin", admin, "--dev", status=1)
+            assert '`make run` takes them as ARGS="--listen ADDR --admin ADDR".' in done.stderr, done.stderr
             assert "the server has ended" not in done.stderr, done.stderr
             assert not os.path.exists(os.path.join(folder, "other")), "what was refused has made its directory"
     finally:

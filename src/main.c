@@ -7,6 +7,7 @@
 #include "cli/check.h"
 #include "cli/cli.h"
 #include "cli/import.h"
+#include "ops/config.h"
 #include "server/server.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/delivery.h"
@@ -111,6 +112,26 @@ static int main_wrong(const char *problem, const char *what)
     return CLI_USAGE;
 }
 
+/* Print that there is no such command, and the most similar one. Returns CLI_USAGE. */
+static int main_no_command(const char *name)
+{
+    const char *nearest = NULL;
+    unsigned best = 3;
+
+    for (size_t i = 0; i < COMMANDS; i++) {
+        unsigned edits = config_edit_distance(name, commands[i]->name);
+
+        if (edits < best && edits <= strlen(name) / 2) {
+            best = edits;
+            nearest = commands[i]->name;
+        }
+    }
+    if (nearest == NULL)
+        return main_wrong("There is no command", name);
+    fprintf(stderr, "troupe: There is no command '%s'; did you mean '%s'?\n", name, nearest);
+    return CLI_USAGE;
+}
+
 static int main_help(int argc, char **argv)
 {
     const struct cli_command *command;
@@ -121,7 +142,7 @@ static int main_help(int argc, char **argv)
     }
     command = find_command(argv[0]);
     if (command == NULL)
-        return main_wrong("There is no command", argv[0]);
+        return main_no_command(argv[0]);
     cli_help(command);
     return CLI_OK;
 }
@@ -145,6 +166,6 @@ int main(int argc, char **argv)
         return main_wrong("There is no option", argv[1]);
     command = find_command(argv[1]);
     if (command == NULL)
-        return main_wrong("There is no command", argv[1]);
+        return main_no_command(argv[1]);
     return command->run(command, argc - 1, argv + 1);
 }

@@ -285,9 +285,14 @@ bool auth_gate(struct http_request *request)
     struct span token = token_of(request);
     struct auth_verifier_message message = { .kind = VERIFIER_CHECK };
 
-    if (has_two(request, "Authorization") ||
-        (token.at == NULL && http_header(request, "Authorization").at != NULL)) {
-        gate_refuse(request, "TokenForm", "Send one Authorization header: Bearer TOKEN.");
+    if (has_two(request, "Authorization")) {
+        gate_refuse(request, "TokenForm",
+            "There are two Authorization headers; send one, with Bearer TOKEN.");
+        return false;
+    }
+    if (token.at == NULL && http_header(request, "Authorization").at != NULL) {
+        gate_refuse(request, "TokenForm",
+            "Authorization has no token; send Bearer, one space and the token.");
         return false;
     }
     if (token.at == NULL && (!demand->anonymous || demand->role != NULL)) {

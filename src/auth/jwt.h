@@ -78,7 +78,7 @@ enum {
     X(JWT_SIGNATURE_HIGH_S, "SignatureHighS",                                                      \
         "The signature's S is in the upper half; use the lower one.")                              \
     X(JWT_SIGNATURE, "SignatureMismatch",                                                          \
-        "The signature does not match the token and the issuer's key.")
+        "The signature does not match; sign the token unchanged with the issuer's current key.")
 
 #define JWT__REFUSAL_ENUM(name, label, text) name,
 enum jwt_refusal { JWT_REFUSALS(JWT__REFUSAL_ENUM) JWT_REFUSAL_COUNT };

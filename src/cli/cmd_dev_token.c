@@ -79,10 +79,6 @@ static int read_key(const char *path, int fd, struct crypto_key **ret_key)
         close(fd);
         return fail_key_file(path, "The file is not a regular file");
     }
-    if ((info.st_mode & 077) != 0) {
-        close(fd);
-        return fail_key_file(path, "Other users can read this private key; run chmod 600 on it");
-    }
     while (size < sizeof text && (got = read(fd, text + size, sizeof text - size)) > 0)
         size += (size_t)got;
     close(fd);
@@ -92,6 +88,10 @@ static int read_key(const char *path, int fd, struct crypto_key **ret_key)
         return fail_key_file(path, "The file is larger than 4,096 bytes, so it is no key");
     rc = parse_dev_key(path, text, size, ret_key);
     crypto_wipe(text, sizeof text);
+    if (rc == CLI_OK && (info.st_mode & 077) != 0) {
+        crypto_key_unref(ret_key);
+        return fail_key_file(path, "Other users can read this private key; run chmod 600 on it");
+    }
     return rc;
 }
 
@@ -123,7 +123,9 @@ static int write_key_file(const char *path, const char *bytes, size_t size)
     if (fd < 0) {
         error = errno;
         free(temporary);
-        return fail_key_file(path, strerror(error));
+        return fail_key_file(path, error == ENOENT
+                                       ? "The folder of this file does not exist; create it first"
+                                       : strerror(error));
     }
     rc = write_whole(fd, bytes, size);
     error = errno;

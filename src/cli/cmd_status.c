@@ -2,6 +2,7 @@
 /* cmd_status.c: `troupe status` and `troupe drain`: show a running server, or tell it to end, through
  * its admin listener. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/admin_client.h"
 
@@ -9,8 +10,12 @@ static void print_fact(const struct json *root, const char *key)
 {
     struct span text;
 
-    if (json_string(json_get(root, key), &text))
-        printf("%-10s %.*s\n", key, (int)text.size, text.at);
+    if (json_string(json_get(root, key), &text)) {
+        bool is_bare =
+            strcmp(key, "admin") == 0 && (text.size < 5 || memcmp(text.at, "unix:", 5) != 0);
+
+        printf("%-10s %s%.*s\n", key, is_bare ? "http://" : "", (int)text.size, text.at);
+    }
 }
 
 static long long status_number(const struct json *root, const char *key)
@@ -40,6 +45,7 @@ static void print_status(const struct json *root, bool is_ready)
 {
     static const char *const facts[] = { "version", "phase", "public", "admin", "data", "database",
         "sandbox" };
+    const long long dead = status_number(json_get(root, "messages"), "dead");
 
     printf("%s%s%s\n\n", cli_bold(), is_ready ? "ready" : "not ready", cli_plain());
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
@@ -49,10 +55,10 @@ static void print_status(const struct json *root, bool is_ready)
         status_number(json_get(root, "actors"), "live"),
         status_number(json_get(root, "actors"), "crashes"),
         status_number(json_get(root, "actors"), "restarts"));
-    printf("%-10s %lld handled, %lld queued, %lld dead\n", "messages",
+    printf("%-10s %lld handled, %lld queued, %lld dead%s\n", "messages",
         status_number(json_get(root, "messages"), "handled"),
-        status_number(json_get(root, "messages"), "queued"),
-        status_number(json_get(root, "messages"), "dead"));
+        status_number(json_get(root, "messages"), "queued"), dead,
+        dead == 0 ? "" : " (the reasons: troupe_dead_letters_total in /metrics)");
     printf("checks\n");
     print_checks(root);
 }

@@ -794,13 +794,13 @@ void http_request_expire_body(struct http_request *request)
 
 /* ---- the end ------------------------------------------------------------------------------- */
 
-static void request_log_access(struct http_request *request, uint64_t took_ns, uint64_t sent)
+static void request_log_access(struct http_request *request, uint64_t took_ns, uint64_t size)
 {
     struct log_context before = request_log_context(request);
 
     LOG(LOG_INFO, "http", "request", LOG_TEXT("server", request->connection->server->name),
         LOG_SPAN("method", request->head.method), LOG_SPAN("path", request->path),
-        LOG_INT("status", request->answer.status), LOG_INT("sent", (int64_t)sent),
+        LOG_INT("status", request->answer.status), LOG_INT("size", (int64_t)size),
         LOG_INT("us", (int64_t)(took_ns / 1000)), LOG_SPAN("peer", http_peer(request)),
         LOG_TEXT("http", request->transport->name));
     log_context_set(before);

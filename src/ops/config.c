@@ -64,7 +64,7 @@ enum config_key config_find(const char *key)
 }
 
 /* Count the edits (insert, remove, replace) between two short texts. */
-static unsigned edit_distance(const char *a, const char *b)
+unsigned config_edit_distance(const char *a, const char *b)
 {
     unsigned row[KEY_SIZE_MAX + 1];
     size_t a_size = strlen(a);
@@ -109,13 +109,18 @@ static bool is_related(const char *key, const char *setting_key)
 
 const char *config_nearest(const char *key)
 {
-    enum { EDITS_MAX = 3 }; /* with more edits it is another word */
+    enum {
+        EDITS_MAX = 3
+    }; /* with more edits, or more than half of its letters, it is another word */
+    const unsigned half = (unsigned)strlen(name_of(key)) / 2;
     const char *nearest = NULL;
     unsigned best = EDITS_MAX + 1;
 
     for (int i = 0; i < CONFIG_KEYS; i++) {
-        unsigned edits = edit_distance(key, config_settings[i].key);
+        unsigned edits = config_edit_distance(key, config_settings[i].key);
 
+        if (edits > half)
+            edits = EDITS_MAX + 1;
         if (edits > EDITS_MAX && is_related(key, config_settings[i].key))
             edits = EDITS_MAX;
         if (edits < best) {

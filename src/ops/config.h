@@ -163,6 +163,8 @@ int config_parse_value(const struct config_setting *setting, const char *text, u
 enum config_key config_find(const char *key);
 /* Return the key most similar to this one, or NULL if none is similar. */
 const char *config_nearest(const char *key);
+/* Count the edits (insert, remove, replace) between two short texts. */
+unsigned config_edit_distance(const char *a, const char *b);
 
 /* Apply the reloadable values of `fresh` to `config`, as SIGHUP does. `report` gets a line for each
  * changed value: its new value, or "needs a restart". Return the number of applied values. */

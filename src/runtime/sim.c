@@ -42,9 +42,12 @@ struct binding {
 };
 
 /* How the next actor is drawn; each seed has one. */
+/* Mixed into the digest of a run, to tell these decisions from others. */
+enum { MIX_KILL = 2, MIX_WORK = 4 };
+
 enum draw_mode {
     DRAW_UNIFORM,
-    DRAW_NEWEST, /* mostly the one made runnable last */
+    DRAW_NEWEST, /* mostly the last of the list, which is the newest until a draw moves it */
     DRAW_SLOW,   /* every fourth actor hardly ever gets its turn */
     DRAW_MODES,
 };
@@ -182,7 +185,7 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
         !(tr__get(box->status) &
             (STATUS_SUPERVISOR | STATUS_OWN | STATUS_WAITING | STATUS_UNOWNED)) &&
         base_random_chance(&sim->faults, sim->options.kill_per_million)) {
-        sim_mix(sim, 2);
+        sim_mix(sim, MIX_KILL);
         tr__push_op(box, OP_KILL, NULL, 0);
     }
     worker->turn_budget =
@@ -452,7 +455,7 @@ void tr__sim_yield(void)
     struct tr_sim *sim = stepped;
 
     if (sim == NULL || sim->current == NULL) {
-        (sched_yield)();
+        (sched_yield)(); /* the system call, not the macro of point.h */
         return;
     }
     tr_assert_use(
@@ -582,12 +585,12 @@ static bool sim_step(struct tr_sim *sim, uint64_t limit_ns)
     if (sim->system->work.head != NULL &&
         (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 250000))) {
         /* Blocking work ends at a moment of its own, on a thread that is no worker. */
-        sim_mix(sim, 4);
+        sim_mix(sim, MIX_WORK);
         tr__work_run_one(sim->system);
     } else if ((outside_waits(sim) &&
                    (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 100000))) ||
                (box = sim_draw(sim)) != NULL) {
-        /* A strand is in a turn: published values stay. */
+        /* While `driver` is set a strand runs a turn, and no snapshot frees a published value. */
         atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
         run_turns(sim, box);
         atomic_store_explicit(&sim->system->driver, 0, memory_order_seq_cst);

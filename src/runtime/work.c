@@ -25,7 +25,7 @@ static void work_run(struct tr__work *work)
     struct tr__cell *cell = work->cell;
     struct tr_box *box = work->box;
 
-    work->status = work->work(work->argument);
+    work->status = work->run(work->argument);
     work->cell = NULL;
     /* The box is pinned by its asks count until this arrives. */
     if (tr__push_event(box, cell) < 0) {
@@ -51,7 +51,7 @@ static void *work_main(void *argument)
     struct tr_system *system = argument;
 
     /* Workers come first where cores are short: their turns are short, and actors wait for them. If
-     * the kernel refuses, nothing else changes. */
+     * the kernel refuses, nothing else changes. On Linux this call changes the calling thread alone. */
     (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + WORK_NICE);
     pthread_mutex_lock(&system->work.lock);
     for (;;) {
@@ -97,7 +97,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
 
     if (work == NULL)
         return TR_ENOMEM;
-    *work = (struct tr__work){ .work = run,
+    *work = (struct tr__work){ .run = run,
         .argument = argument,
         .drop = drop,
         .box = ctx->box,
@@ -127,7 +127,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
             system->work.tail->next = work;
         system->work.tail = work;
         system->work.queued++;
-        /* Waits for it like for an answer: shutdown and the slot. */
+        /* The shutdown of the actor and the reuse of its box wait for the work, as for an answer. */
         tr__add(ctx->box->asks, 1);
         pthread_cond_signal(&system->work.ready);
     }

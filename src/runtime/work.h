@@ -13,13 +13,13 @@ struct tr__cell;
 struct tr_system;
 
 struct tr__work {
-    tr_work_fn work;
+    tr_work_fn run;
     void *argument;
     void (*drop)(void *argument);
     struct tr_box *box;
     int status;
     struct tr__work *next;
-    struct tr__cell *cell; /* allocated with the work, so that delivering cannot fail */
+    struct tr__cell *cell; /* allocated with the work: delivering it needs no memory */
     uint32_t life;         /* ext->restarts of the actor when it asked */
 };
 

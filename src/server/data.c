@@ -61,8 +61,10 @@ int server_lock_path(const char *data_path, int *ret_fd, char *why, size_t why_s
     snprintf(path, sizeof path, "%s/server.lock", data_path);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
-        snprintf(
-            why, why_size, "server.data: %s cannot be written: %s.", data_path, strerror(errno));
+        snprintf(why, why_size,
+            "server.data: %s cannot be written: %s; give the directory to the server's user, or "
+            "choose another with --data DIR.",
+            data_path, strerror(errno));
         return TR_EACCES;
     }
     if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
@@ -110,7 +112,9 @@ int server_open_data(struct server *server, char *why, size_t why_size)
             return TR_EACCES;
         }
     } else if (errno != EEXIST) {
-        snprintf(why, why_size, "server.data: %s cannot be created: %s.", path, strerror(errno));
+        snprintf(why, why_size,
+            "server.data: %s cannot be created: %s; choose another with --data DIR.", path,
+            strerror(errno));
         return TR_EACCES;
     }
     if (realpath(path, server->data_path) == NULL || stat(path, &status) != 0 ||

@@ -91,6 +91,12 @@ static int open_sql(struct server *server, char *why, size_t why_size)
             .exclusive = true,
             .supervisor = server->tree.senders[SERVER_SQL] },
         why, why_size, &server->sql);
+    if (rc < 0 && given[0] != '\0') { /* the URL itself may hold a password */
+        char reason[SERVER_WHY_SIZE];
+
+        snprintf(reason, sizeof reason, "%s", why);
+        snprintf(why, why_size, "The database of sql.url (--db) cannot be opened: %s", reason);
+    }
     /* On a full disk the next start writes it: the server serves all the same. */
     if (rc == 0 && server_write_database(server) != 0)
         LOG(LOG_WARN, "ops", "the file `database` cannot be written",

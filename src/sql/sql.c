@@ -23,7 +23,7 @@ static int sql_fail(int status, char *why, size_t why_size, const char *text)
 static int fail_for_url(char *why, size_t why_size)
 {
     return sql_fail(TR_EINVAL, why, why_size,
-        "the URL of the database must start with sqlite: or postgresql://");
+        "The URL of the database must start with sqlite:, postgresql:// or postgres://.");
 }
 
 static const struct sql_backend *backend_of(const char *url)
@@ -271,6 +271,8 @@ tr_sender sql_ask_sender(const struct sql_message *message)
 
 void sql_ask_end(struct sql_unit *unit, int status)
 {
+    /* The status counts only for a unit that will never run, and that is an error even if its ask
+     * ended with 0. */
     sql_unit_settle(unit, status < 0 ? status : TR_ECANCELLED);
 }
 

@@ -33,7 +33,7 @@ struct sql_unit;
 /* The status of a unit, beside 0 and the runtime's codes (TR_EFULL: shed, not run; TR_ECLOSED;
  * TR_ETIMEOUT: expired before it started). */
 enum sql_error {
-    SQL_EROWS = -201,       /* a statement changed an unexpected number of rows */
+    SQL_EROWS = -201,       /* a statement changed or returned an unexpected number of rows */
     SQL_ECONSTRAINT = -202, /* it violated a UNIQUE, CHECK, NOT NULL or FOREIGN KEY */
     SQL_EFAILED = -203,  /* the database refused it, for the reason in sql_unit_why; not stored */
     SQL_EUNKNOWN = -204, /* the outcome of COMMIT is unknown: reload before the next step */

@@ -224,6 +224,26 @@ static const struct setting settings[] = {
     { "PRAGMA cache_size=-64000", NULL, NULL, false },
 };
 
+/* Write why the file cannot be used, and what to do. `handle` may be NULL. */
+static int explain_unusable(sqlite3 *handle, const char *path, int code, char *why, size_t why_size)
+{
+    int error = handle == NULL ? 0 : sqlite3_system_errno(handle);
+
+    if ((code & 0xff) == SQLITE_NOTADB || (code & 0xff) == SQLITE_CORRUPT)
+        snprintf(why, why_size,
+            "%s is damaged or is not a database (%s); restore a backup with `troupe restore FILE`.",
+            path, sqlite3_errmsg(handle));
+    else if ((code & 0xff) == SQLITE_CANTOPEN || (code & 0xff) == SQLITE_PERM)
+        snprintf(why, why_size,
+            "The database %s cannot be opened: %s; the user of this process must be able to read "
+            "and write it.",
+            path, error != 0 ? strerror(error) : sqlite3_errmsg(handle));
+    else
+        snprintf(why, why_size, "The database %s cannot be opened: %s.", path,
+            handle == NULL ? "out of memory" : sqlite3_errmsg(handle));
+    return sqlite_status(code, error);
+}
+
 static int apply_setting(sqlite3 *handle, const struct setting *setting, char *why, size_t why_size)
 {
     char answer[32] = "";
@@ -231,10 +251,8 @@ static int apply_setting(sqlite3 *handle, const struct setting *setting, char *w
 
     if (code == SQLITE_OK && setting->get != NULL)
         code = read_pragma(handle, setting->get, answer, sizeof answer);
-    if (code != SQLITE_OK) {
-        snprintf(why, why_size, "sqlite: %s: %s", setting->set, sqlite3_errmsg(handle));
-        return sqlite_status(code, sqlite3_system_errno(handle));
-    }
+    if (code != SQLITE_OK)
+        return explain_unusable(handle, sqlite3_db_filename(handle, "main"), code, why, why_size);
     if (setting->expected != NULL && strcmp(answer, setting->expected) != 0) {
         snprintf(why, why_size,
             "sqlite: %s is not accepted here (it is '%s'): acknowledged work could be lost",
@@ -258,9 +276,7 @@ int sqlite_open_safely(const char *path, const char *vfs_name, bool is_writer, s
     }
     code = sqlite3_open_v2(path, &handle, flags, vfs_name);
     if (code != SQLITE_OK) {
-        snprintf(why, why_size, "sqlite: %s cannot be opened: %s", path,
-            handle == NULL ? "out of memory" : sqlite3_errmsg(handle));
-        rc = sqlite_status(code, handle == NULL ? 0 : sqlite3_system_errno(handle));
+        rc = explain_unusable(handle, path, code, why, why_size);
         sqlite3_close(handle);
         return rc;
     }

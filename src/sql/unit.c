@@ -11,7 +11,7 @@ const char *sql_error_text(int error)
 {
     switch (error) {
     case SQL_EROWS:
-        return "a statement changed an unexpected number of rows";
+        return "a statement changed or returned an unexpected number of rows";
     case SQL_ECONSTRAINT:
         return "a constraint of the database was violated";
     case SQL_EFAILED:

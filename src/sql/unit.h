@@ -63,10 +63,10 @@ struct sql_unit {
     uint32_t cell_count;
     struct buffer bytes;   /* texts and blobs of values */
     struct buffer results; /* texts and blobs of cells */
-    int failed;            /* TR_ENOMEM or TR_ELIMIT while it was built or filled */
+    int failed; /* TR_ENOMEM or TR_ELIMIT while it was built or filled; never runs then */
     struct sql_decision decision;
 
-    int status;
+    int status; /* of the run, for the runner; the client sees it as `answer` once it is DONE */
     int64_t failed_step;
     uint64_t commit;
     char why[160];
@@ -86,12 +86,12 @@ struct sql_unit {
     struct sql_unit *previous;
     uint64_t serial;
     uint32_t tag;
-    bool is_back; /* the ask has ended, and `answer` is the status */
-    int answer;
+    bool is_back; /* the ask has ended, and `answer` is valid */
+    int answer;   /* the outcome for the client, which sql_unit_status returns */
 };
 
 /* For runners and clients. sql_unit_move returns false if the state is not `from`. */
-void sql_unit_hold(struct sql_unit *unit);
+void sql_unit_hold(struct sql_unit *unit); /* sql_unit_destroy gives this reference back */
 bool sql_unit_move(struct sql_unit *unit, enum sql_state from, enum sql_state to);
 /* End the unit for the client; `status` is the status of the ask. Sets `answer` to the unit's own
  * status if it is DONE, to `status` if it will never run, else to SQL_EUNKNOWN. */

@@ -83,6 +83,8 @@ check "flags: a wrong part" 2 "There is no percentage like 10%" "$troupe" flags 
 check "flags: no name" 2 "There is no NAME of a flag" "$troupe" flags set
 check "flags: a path for a name" 2 "There is no NAME of a flag" "$troupe" flags rollback ../../drain
 check "flags: an unknown word" 2 "takes list, set or rollback, not 'dance'." "$troupe" flags dance
+check "a misspelled command" 2 "There is no command 'stauts'; did you mean 'status'?" "$troupe" stauts
+check "an unknown command" 2 "There is no command 'dance'." "$troupe" dance
 check "status: a word too many" 2 "'dance'" "$troupe" status dance
 check "backup: no file" 2 "Name the file to write" "$troupe" backup
 check "backup: a file too many" 2 "'two'" "$troupe" backup one two

@@ -154,6 +154,11 @@ def wrong_key_files_are_refused_and_left_alone(folder):
     os.chmod(path, 0o640)
     done = run("--key", path, "--lxm", LXM, status=1)
     assert "chmod 600" in done.stderr and done.stdout == "", done.stderr
+    # A file that is no key is not to be made private.
+    done = run("--key", os.path.abspath(__file__), "--lxm", LXM, status=1)
+    assert "chmod" not in done.stderr and "no key" in done.stderr, done.stderr
+    done = run("--key", os.path.join(folder, "none/dev.key"), "--lxm", LXM, status=1)
+    assert "The folder of this file does not exist; create it first." in done.stderr, done.stderr
     for name, text in {"empty": "", "words": "not a key", "public": '{"kty":"EC","crv":"secp256k1"}',
                        "secret": '{"kty":"oct","k":"' + "A" * 43 + '"}', "huge": "{" + " " * 5000 + "}"}.items():
         wrong = os.path.join(folder, name)

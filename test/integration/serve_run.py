@@ -139,7 +139,7 @@ def the_access_log_tells_what_was_sent(folder):
     connection.close()
     server.end()
     with open(server.log_path, encoding="utf-8") as file:
-        sent = dict(re.findall(r"event=request .*method=(\w+) path=/xrpc/_health status=200 sent=(\d+)", file.read()))
+        sent = dict(re.findall(r"event=request .*method=(\w+) path=/xrpc/_health status=200 size=(\d+)", file.read()))
     assert sent == {"GET": str(length), "HEAD": "0"}, sent
 
 
@@ -776,7 +776,8 @@ def serves_on_postgresql_inside_the_sandbox(folder):
         server.end()
         done = run("serve", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--db", url, *SERVICE,
                    status=1)
-        assert re.search("^troupe serve: PostgreSQL: .*No such file", done.stderr, re.MULTILINE), done.stderr
+        assert re.search(r"^troupe serve: The database of sql\.url \(--db\) cannot be opened: PostgreSQL: .*No such file",
+                         done.stderr, re.MULTILINE), done.stderr
     finally:
         try:
             postgres.stop()

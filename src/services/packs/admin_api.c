@@ -45,7 +45,7 @@ bool put_one_pack(struct packs_read *read)
     const struct pack *pack = catalogue_any_pack(read->view, http_path_part(read->request, "name"));
 
     if (pack == NULL)
-        http_respond_error(read->request, 404, "PackNotFound", PACK_NOT_FOUND);
+        packs_respond_no_pack(read->request);
     else
         put_pack_members(&read->writer, pack, true);
     return pack != NULL;

@@ -94,6 +94,7 @@ static void catalogue_end_edit(struct catalogue *catalogue)
     catalogue->edit = NULL;
 }
 
+/* End the edit with a refusal. `label` is of an error, or the reason of a 503 or 504 without a text. */
 static void catalogue_refuse(
     struct catalogue *catalogue, unsigned status, const char *label, const char *text)
 {
@@ -214,7 +215,8 @@ static void catalogue_plan(struct catalogue *catalogue, struct tr_context *ctx)
         auth_consume(unit, edit->claims);
     if (view->read_bytes > CATALOGUE_BYTES_MAX && !edit->kind->is_small)
         edit_refuse(edit, 409, "CatalogueFull",
-            "The texts of the catalogue take 48 MiB, which is the most; shorten or disable some.");
+            "The texts of the catalogue take 48 MiB, which is the most; use another server for "
+            "more.");
     else
         edit->kind->plan(edit, view, unit);
     if (edit->status == 0) {
@@ -381,7 +383,7 @@ static const struct tr_type catalogue_type = {
 
 /* ---- start and stop ------------------------------------------------------------------------- */
 
-static int catalogue_load(struct packs *packs)
+static int catalogue_load(struct packs *packs, char *reason, size_t reason_size)
 {
     struct sql_unit *unit = view_unit();
     int rc;
@@ -391,6 +393,8 @@ static int catalogue_load(struct packs *packs)
     rc = sql_read_wait(packs->calls.sql, unit);
     if (rc == 0)
         rc = catalogue_publish(packs, unit, 1);
+    else
+        (void)snprintf(reason, reason_size, "%s", sql_unit_why(unit));
     sql_unit_destroy(unit);
     return rc;
 }
@@ -398,10 +402,11 @@ static int catalogue_load(struct packs *packs)
 int catalogue_start(struct packs *packs, char *why, size_t why_size)
 {
     int rc = tr_snapshot_create(packs->system, view_free, &packs->view);
+    char reason[160] = "";
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (rc == 0)
-        rc = catalogue_load(packs);
+        rc = catalogue_load(packs, reason, sizeof reason);
     if (rc == 0)
         rc = tr_spawn(packs->system, &catalogue_type,
             &(struct catalogue){ .packs = packs, .number = 1 },
@@ -411,8 +416,8 @@ int catalogue_start(struct packs *packs, char *why, size_t why_size)
                 .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
             &packs->catalogue);
     if (rc < 0)
-        (void)snprintf(
-            why, why_size, "The catalogue of packs cannot be loaded: %s.", sql_error_text(rc));
+        (void)snprintf(why, why_size, "The catalogue of packs cannot be loaded: %s.",
+            reason[0] != '\0' ? reason : sql_error_text(rc));
     return rc;
 }
 

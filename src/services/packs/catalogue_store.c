@@ -90,10 +90,11 @@ struct sql_unit *view_unit(void)
 
 static void *view_alloc(struct build *build, size_t size)
 {
-    struct view_block *block = build->view->blocks;
+    struct view_block *block;
     void *memory;
 
     tr_assert(build->view != NULL);
+    block = build->view->blocks;
     size = (size + 15) & ~(size_t)15;
     if (block == NULL || block->size - block->used < size) {
         size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
@@ -330,6 +331,8 @@ static void read_variants(struct build *build)
 
         if (version == NULL)
             return;
+        if (!span_is(encoding, "zstd") && !span_is(encoding, "gzip"))
+            continue; /* of a newer program: this one cannot serve it */
         variant = &version->variants[span_is(encoding, "zstd") ? 0 : 1];
         variant->there = true;
         variant->size = (uint64_t)number_of(build, VARIANTS, i, 3);

@@ -42,7 +42,8 @@ static struct metric metrics[] = {
         COUNTER, "troupe_pack_damaged_total", NULL, "Files found damaged, missing or unreadable."),
     METRIC(GAUGE, "troupe_pack_hashes_in_flight", NULL, "Files being hashed."),
     METRIC(COUNTER, "troupe_pack_late_inserts_total", NULL,
-        "Hashes ignored because their file was invalidated meanwhile."),
+        "Hashes whose result was ignored: nobody waited for it any more, or the file was "
+        "invalidated."),
 };
 enum { HIT, MISS, CHANGED, PINNED_NOW, DAMAGED, HASHING_NOW, LATE };
 
@@ -407,12 +408,12 @@ static void handle_invalidate(struct cache *cache, const int64_t *version_id)
 
     for (uint32_t i = 0; view != NULL && i <= view->mask; i++)
         if (view->slots[i] != NULL &&
-            (version_id == NULL || view->slots[i]->file.key / 4 == *version_id))
+            (version_id == NULL || integrity_version(view->slots[i]->file.key) == *version_id))
             pinned_void(view->slots[i]);
     (void)view_publish(cache, NULL); /* if it fails, void files stay open until the next one */
     for (struct hash_job *job = cache->jobs; job != NULL; job = next) {
         next = job->next;
-        if (version_id == NULL || job->file.key / 4 == *version_id)
+        if (version_id == NULL || integrity_version(job->file.key) == *version_id)
             job_invalidate(cache, job);
     }
 }

@@ -25,6 +25,10 @@ static inline int64_t integrity_key(int64_t version_id, enum pack_coding coding)
 {
     return version_id * 4 + (int64_t)coding;
 }
+static inline int64_t integrity_version(int64_t key)
+{
+    return key / 4;
+}
 
 struct integrity_options {
     struct hash_source source;

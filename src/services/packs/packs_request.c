@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/packs/packs_request.h"
 
+#include <stdio.h>
+
 #include "base/assert.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
@@ -35,12 +37,23 @@ struct packs_request *packs_request_of(const struct http_request *request)
     return asked;
 }
 
+void packs_respond_no_pack(struct http_request *request)
+{
+    struct span name = http_path_part(request, "name");
+    char text[MANIFEST_PACK_CHARS_MAX + 64] = PACK_NOT_FOUND;
+
+    if (manifest_is_pack(name))
+        (void)snprintf(
+            text, sizeof text, "There is no pack %.*s; check the name.", (int)name.size, name.at);
+    http_respond_error(request, 404, "PackNotFound", text);
+}
+
 const struct pack *packs_find_pack(struct http_request *request, const struct packs_view *view)
 {
     const struct pack *pack = catalogue_pack(view, http_path_part(request, "name"));
 
     if (pack == NULL)
-        http_respond_error(request, 404, "PackNotFound", PACK_NOT_FOUND);
+        packs_respond_no_pack(request);
     return pack;
 }
 

@@ -22,6 +22,8 @@ struct packs_request *packs_request_of(const struct http_request *request);
 /* Find the pack of the path's {name}, as everybody may see it, and the version of {version} or, in
  * a path without one, the active version. Returns NULL after answering 404. */
 const struct pack *packs_find_pack(struct http_request *request, const struct packs_view *view);
+/* Answer 404 PackNotFound with the path's {name}. */
+void packs_respond_no_pack(struct http_request *request);
 const struct pack_version *packs_find_version(
     struct http_request *request, const struct packs_view *view);
 

@@ -96,6 +96,8 @@ TEST(config, flag_beats_environment_beats_file_beats_default)
 
 TEST(config, unknown_key_names_its_line_and_the_nearest)
 {
+    CHECK(config_nearest("server.foo") == NULL); /* three letters, three edits: another word */
+    CHECK_EQ_STR(config_nearest("server.deb"), "server.dev");
     refused("[server]\n\nlisten = a:1\nlissten = b:2\n",
         "t.conf:4: server.lissten is not a setting; did you mean server.listen?\n");
     refused("[http]\nlisten = x\n",

@@ -340,6 +340,11 @@ static int parse_json(struct param_reader *reader, struct span text, const char 
         return json_parse_copy(&reader->doc, SPAN("{}"), 0);
     if (text.at == NULL)
         return TR_ENOMEM;
+    if (text.size == 0) {
+        (void)snprintf(reader->expect.message, JSON_EXPLAIN_BYTES,
+            "%s is empty; send a JSON object.", subject);
+        return TR_EINVAL;
+    }
     if (!reader->is_rest && has_nul(text)) {
         (void)snprintf(reader->expect.message, JSON_EXPLAIN_BYTES,
             "%s has a text with a NUL character; remove it.", subject);
@@ -405,12 +410,12 @@ static void read_body_mls(
     if (reader->raw_name != NULL && strcmp(param->name, reader->raw_name) == 0) {
         value->text = reader->raw;
         if (value->text.size > size_max)
-            param_fail(reader, param, "is larger than it may be");
+            param_fail(reader, param, "is %zu bytes; the most is %zu", value->text.size, size_max);
     } else if (!is_missing(json) && !text_get_bytes(json, size_max, &value->text)) {
-        param_fail(reader, param, "must be base64, within its size");
+        param_fail(reader, param, "must be base64 of at most %zu bytes", size_max);
     }
     if ((param->flags & PARAM_REQUIRED) != 0 && value->text.size == 0)
-        param_fail(reader, param, "must be there and not be empty");
+        param_fail(reader, param, is_missing(json) ? "is missing" : "must not be empty");
 }
 
 static void read_body_param(

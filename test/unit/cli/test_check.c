@@ -58,7 +58,8 @@ TEST(check, says_sound_damaged_or_that_it_could_not_look)
     CHECK_EQ_INT(troupe_check(place, (char *const[4]){ delivery, db }, text), 0);
     CHECK_EQ_STR(text, "delivery: sound\n");
     CHECK_EQ_INT(troupe_check(place, (char *const[4]){ delivery, db, json }, text), 0);
-    CHECK_EQ_STR(text, "{\"violations\":[],\"checked\":\"delivery\",\"count\":0,\"sound\":true}\n");
+    CHECK_EQ_STR(text,
+        "{\"violations\":[],\"notes\":[],\"checked\":\"delivery\",\"count\":0,\"sound\":true}\n");
 
     site_open(&cast.site);
     plant(&cast.site, "UPDATE convos SET epoch = 7");

@@ -3,6 +3,8 @@
 """The bad tokens of test/unit/auth/test_bad_tokens.c, made for this very second and sent to `troupe serve --dev`: each is
 refused with its own label, and its good twin is let in. Their judge is the server's own, with what it expects."""
 import base64
+import http.client
+import json
 import os
 import re
 import socket
@@ -123,5 +125,30 @@ def bad_tokens_are_refused_and_their_twins_let_in(folder):
     return None
 
 
+def refusals_say_what_to_do(folder):
+    server = serving.Server(folder, "--dev")
+
+    def ask(name, body, *headers, path=None):
+        connection = http.client.HTTPConnection(server.public, timeout=serving.LIMIT_S)
+        connection.putrequest("GET" if body is None else "POST", path or f"/xrpc/{serving.PREFIX}{name}")
+        for header in headers if path else headers or ("Bearer " + serving.tokens(folder, name)[0],):
+            connection.putheader("Authorization", header)
+        connection.putheader("Content-Length", str(len(body or "")))
+        connection.endheaders((body or "").encode())
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer["message"]
+
+    for said, wanted in (
+            (ask("getConvo", None, "Bearer "), "Authorization has no token; send Bearer, one space and the token."),
+            (ask("getConvo", None, "Bearer a", "Bearer b"), "There are two Authorization headers; send one, with Bearer TOKEN."),
+            (ask("createConvo", ""), "The body is empty; send a JSON object."),
+            (ask("sendMessage", json.dumps({"convoId": "x", "ciphertext": "?", "msgId": "1", "epoch": 0, "paddedSize": 512})),
+             "ciphertext must be base64 of at most "),
+            (ask("", None, path="/v1/packs/none/manifest"), "There is no pack none; check the name.")):
+        assert said.startswith(wanted), (said, wanted)
+    server.end()
+
+
 if __name__ == "__main__":
-    sys.exit(serving.run_cases([bad_tokens_are_refused_and_their_twins_let_in]))
+    sys.exit(serving.run_cases([bad_tokens_are_refused_and_their_twins_let_in, refusals_say_what_to_do]))

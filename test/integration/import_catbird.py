@@ -562,7 +562,7 @@ def what_is_there_is_not_mixed_with_it(site):
     serving.create_convo(site.server, site.folder, hexed(CLEAN))
     done = site.load()
     assert done.returncode == 1 and done.stdout == "", done
-    assert {"sqlite": "Another process (pid, "postgresql": "another server has this"}[site.database] in done.stderr, done
+    assert {"sqlite": "Another process (pid", "postgresql": "another server has this"}[site.database] in done.stderr, done
     site.server.end()
     done = site.load()
     assert done.returncode == 1 and "is in the database already" in done.stderr, done

@@ -81,7 +81,8 @@ TEST(open, refuses_a_database_that_is_not_one)
         fputs("this is no database\n", file);
     fclose(file);
     options = place_options(&place);
-    check_refused(&place, &options, SQL_EFAILED, "is damaged or is not a database (file is not a database); restore");
+    check_refused(&place, &options, SQL_EFAILED,
+        "is damaged or is not a database (file is not a database); restore");
     place_finish(&place);
 }
 

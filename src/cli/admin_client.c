@@ -95,7 +95,7 @@ static int load_token(
     else
         snprintf(
             path, sizeof path, "%s/admin.token", config_text(&client->config, CONFIG_SERVER_DATA));
-    return secret_load(ret_token, path, false, why, why_size);
+    return secret_load(ret_token, path, SECRET_MUST_EXIST, why, why_size);
 }
 
 bool admin_client_token(

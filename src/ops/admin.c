@@ -35,7 +35,8 @@ static int load_admin_token(struct admin *admin, char *why, size_t why_size)
             admin->options.listen);
         return TR_EACCES;
     }
-    return secret_load(&admin->token, admin->options.token_path, admin->is_loopback, why, why_size);
+    return secret_load(&admin->token, admin->options.token_path,
+        admin->is_loopback ? SECRET_BASE64URL : SECRET_MUST_EXIST, why, why_size);
 }
 
 static void admin_destroy(struct admin *admin)

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,37 +18,67 @@
 
 enum { RANDOM_BYTES = 32 };
 
-static int write_random_secret(int fd)
+static bool write_random_secret(int fd, enum secret_create form)
 {
     unsigned char random[RANDOM_BYTES];
     char text[SECRET_SIZE_MAX];
     size_t size;
+    bool is_written;
 
     crypto_random_fill(random, sizeof random);
-    size = crypto_base64url_encode(random, sizeof random, text);
+    size = form == SECRET_HEX ? crypto_hex_encode(random, sizeof random, text)
+                              : crypto_base64url_encode(random, sizeof random, text);
     text[size++] = '\n';
-    return write(fd, text, size) == (ssize_t)size && fsync(fd) == 0 ? 0 : TR_EIO;
+    is_written = write(fd, text, size) == (ssize_t)size && fsync(fd) == 0;
+    crypto_wipe(random, sizeof random);
+    crypto_wipe(text, sizeof text);
+    return is_written;
 }
 
-/* O_EXCL: of two servers that start at once, one creates the file and the other reads it. */
-static int create_secret_file(const char *path, char *why, size_t why_size)
+static bool sync_folder_of(const char *path)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    int rc;
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    int size = slash == NULL || slash == path ? 1 : (int)(slash - path);
+    int fd;
+    bool is_synced;
 
-    if (fd < 0) {
-        if (errno == EEXIST)
-            return 0;
-        snprintf(why, why_size, "%s could not be created: %s.", path, strerror(errno));
-        return TR_EACCES;
+    (void)snprintf(folder, sizeof folder, "%.*s", size, slash == NULL ? "." : path);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    is_synced = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    return is_synced;
+}
+
+/* Writes a file of another name and links it to the path, so that a crash leaves the whole secret
+ * or none. Of two servers that start at once, one links its file and the other reads that one. */
+static int create_secret_file(const char *path, enum secret_create form, char *why, size_t why_size)
+{
+    char temporary[PATH_MAX];
+    uint64_t number;
+    bool is_created;
+    int fd;
+
+    crypto_random_fill(&number, sizeof number);
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%" PRIx64, path, number) >=
+        sizeof temporary) {
+        snprintf(why, why_size, "The path of a secret is too long; the most is %d bytes.",
+            PATH_MAX - 18);
+        return TR_EINVAL;
     }
-    rc = write_random_secret(fd);
-    close(fd);
-    if (rc != 0) {
-        snprintf(why, why_size, "%s could not be written.", path);
-        unlink(path);
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    is_created = fd >= 0 && write_random_secret(fd, form) &&
+                 (link(temporary, path) == 0 || errno == EEXIST) && sync_folder_of(path);
+    if (!is_created)
+        snprintf(why, why_size,
+            "%s cannot be created: %s; this user needs write access to its folder.", path,
+            strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+        unlink(temporary);
     }
-    return rc;
+    return is_created ? 0 : TR_EIO;
 }
 
 static int read_secret(
@@ -57,7 +89,11 @@ static int read_secret(
     ssize_t got;
     size_t size;
 
-    if (fstat(fd, &status) != 0 || (status.st_mode & 077) != 0) {
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        snprintf(why, why_size, "%s must be a file; move it away, or restore the secret.", path);
+        return TR_EINVAL;
+    }
+    if ((status.st_mode & 077) != 0) {
         snprintf(why, why_size, "%s can be read by other users; run chmod 600 on it.", path);
         return TR_EACCES;
     }
@@ -78,21 +114,23 @@ static int read_secret(
     return 0;
 }
 
-int secret_load(
-    struct secret *ret_secret, const char *path, bool create, char *why, size_t why_size)
+int secret_load(struct secret *ret_secret, const char *path, enum secret_create create, char *why,
+    size_t why_size)
 {
     int fd;
     int rc = 0;
 
     tr_assert(path != NULL);
-    if (create && access(path, F_OK) != 0)
-        rc = create_secret_file(path, why, why_size);
+    if (create != SECRET_MUST_EXIST && access(path, F_OK) != 0)
+        rc = create_secret_file(path, create, why, why_size);
     if (rc != 0)
         return rc;
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold the start up */
     if (fd < 0) {
-        snprintf(why, why_size, "%s could not be opened: %s.", path, strerror(errno));
-        return errno == ENOENT ? TR_ENOENT : TR_EACCES;
+        rc = errno == ENOENT ? TR_ENOENT : TR_EACCES;
+        snprintf(why, why_size, "%s cannot be read: %s; give it to this user, with mode 600.", path,
+            strerror(errno));
+        return rc;
     }
     rc = read_secret(ret_secret, fd, path, why, why_size);
     close(fd);

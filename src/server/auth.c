@@ -64,7 +64,7 @@ static int load_session_key(struct server *server, char *why, size_t why_size)
     int rc;
 
     snprintf(path, sizeof path, "%s/session.secret", server->data_path);
-    rc = secret_load(&secret, path, true, why, why_size);
+    rc = secret_load(&secret, path, SECRET_BASE64URL, why, why_size);
     if (rc != 0)
         return rc;
     rc = crypto_key_from_private(

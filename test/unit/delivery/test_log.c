@@ -160,6 +160,14 @@ TEST(receipts, are_signed_with_a_key_that_stays_and_is_the_owners_alone)
     CHECK_EQ_INT(chmod(path, 0600), 0);
     fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
     CHECK(write(fd, "nonsense\n", 9) == 9);
+    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EINVAL);
+    CHECK(strstr(why, "must hold one line") != NULL);
+    CHECK(write(fd, "nonsense of the length of a secret\n", 35) == 35);
+    close(fd);
+    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EINVAL); /* two lines */
+    CHECK_EQ_INT(unlink(path), 0);
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(write(fd, "nonsense-of-the-length-of-a-secret\n", 35) == 35);
     close(fd);
     CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EPROTO);
     CHECK(strstr(why, "holds no key") != NULL);

@@ -43,14 +43,19 @@ TEST(secret, is_made_once_and_for_its_owner_alone)
     struct stat status;
 
     begin();
-    CHECK_EQ_INT(secret_load(&first, path, true, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&first, path, SECRET_BASE64URL, why, sizeof why), 0);
     CHECK(stat(path, &status) == 0 && (status.st_mode & 0777) == 0600);
     CHECK_EQ_INT(strlen(first.text), 43);
-    CHECK_EQ_INT(secret_load(&second, path, true, why, sizeof why), 0);
+    CHECK_EQ_INT(status.st_nlink, 1); /* no other name is left */
+    CHECK_EQ_INT(secret_load(&second, path, SECRET_BASE64URL, why, sizeof why), 0);
     CHECK_EQ_STR(first.text, second.text);
     unlink(path);
-    CHECK_EQ_INT(secret_load(&second, path, true, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&second, path, SECRET_BASE64URL, why, sizeof why), 0);
     CHECK(strcmp(first.text, second.text) != 0);
+    unlink(path);
+    CHECK_EQ_INT(secret_load(&second, path, SECRET_HEX, why, sizeof why), 0);
+    CHECK_EQ_INT(strlen(second.text), 64);
+    CHECK_EQ_INT(strspn(second.text, "0123456789abcdef"), 64);
     end();
 }
 
@@ -59,7 +64,7 @@ TEST(secret, without_create_it_must_be_there)
     struct secret token;
 
     begin();
-    CHECK_EQ_INT(secret_load(&token, path, false, why, sizeof why), TR_ENOENT);
+    CHECK_EQ_INT(secret_load(&token, path, SECRET_MUST_EXIST, why, sizeof why), TR_ENOENT);
     CHECK(access(path, F_OK) != 0);
     end();
 }
@@ -72,11 +77,11 @@ TEST(secret, file_that_others_can_read_is_refused)
     begin();
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         write_file("0123456789abcdef0123456789abcdef\n", modes[i]);
-        CHECK_EQ_INT(secret_load(&token, path, true, why, sizeof why), TR_EACCES);
+        CHECK_EQ_INT(secret_load(&token, path, SECRET_BASE64URL, why, sizeof why), TR_EACCES);
         CHECK(strstr(why, "chmod 600") != NULL);
     }
     write_file("0123456789abcdef0123456789abcdef\n", 0400);
-    CHECK_EQ_INT(secret_load(&token, path, false, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&token, path, SECRET_MUST_EXIST, why, sizeof why), 0);
     end();
 }
 
@@ -91,12 +96,13 @@ TEST(secret, what_is_no_token_is_refused)
     begin();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         write_file(bad[i], 0600);
-        CHECK_MSG(secret_load(&token, path, true, why, sizeof why) == TR_EINVAL, "case %zu", i);
+        CHECK_MSG(secret_load(&token, path, SECRET_BASE64URL, why, sizeof why) == TR_EINVAL,
+            "case %zu", i);
     }
     memset(large, 'x', sizeof large - 1);
     large[sizeof large - 1] = '\0';
     write_file(large, 0600);
-    CHECK_EQ_INT(secret_load(&token, path, true, why, sizeof why), TR_EINVAL);
+    CHECK_EQ_INT(secret_load(&token, path, SECRET_BASE64URL, why, sizeof why), TR_EINVAL);
     end();
 }
 
@@ -106,7 +112,7 @@ TEST(secret, only_the_whole_text_opens)
 
     begin();
     write_file("0123456789abcdef0123456789abcdef", 0600);
-    CHECK_EQ_INT(secret_load(&token, path, false, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&token, path, SECRET_MUST_EXIST, why, sizeof why), 0);
     CHECK(secret_matches(&token, SPAN("0123456789abcdef0123456789abcdef")));
     CHECK(!secret_matches(&token, SPAN("0123456789abcdef0123456789abcdeF")));
     CHECK(!secret_matches(&token, SPAN("0123456789abcdef0123456789abcde")));

@@ -36,7 +36,8 @@ static void state_told(struct http_request *request, const struct tr_event *even
     struct act *act = http_data(request);
 
     if (event->status == 0 && act->status == 200 && !state_exists(act))
-        http_respond_error(request, 404, "ConvoNotFound", "There is no such conversation.");
+        http_respond_error(
+            request, 404, "ConvoNotFound", "There is no conversation with this id; check it.");
     else
         api_respond(request, event, act);
     api_end(request);

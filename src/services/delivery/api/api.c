@@ -239,11 +239,14 @@ struct act *api_create_query_act(struct http_request *request, const struct act_
 {
     struct act *act;
     struct span convo;
+    int found = http_parameter_find(request, "convoId", &convo);
 
-    if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
-        convo.size > ACT_CONVO_SIZE_MAX) {
-        http_respond_error(
-            request, 400, "InvalidRequest", "convoId is required once, with 1 to 128 bytes.");
+    if (found != 1 || convo.size == 0 || convo.size > ACT_CONVO_SIZE_MAX) {
+        http_respond_error(request, 400, "InvalidRequest",
+            found == 0        ? "convoId is missing."
+            : found != 1      ? "convoId must be given once, as URL-encoded UTF-8."
+            : convo.size == 0 ? "convoId must not be empty."
+                              : "convoId is too long; the most is 128 bytes.");
         return NULL;
     }
     act = api_create_act(type, auth_claims_of(request), convo);

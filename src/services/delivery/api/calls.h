@@ -27,7 +27,8 @@ static inline struct delivery *call_delivery(const struct call_run *run)
 #define IN_CONVO(role_) .role_of = &role_in_convo, .role = (role_)
 /* clang-format on */
 
-#define REFUSE_NO_CONVO REFUSE(404, "ConvoNotFound", "There is no such conversation.")
+#define REFUSE_NO_CONVO                                                                            \
+    REFUSE(404, "ConvoNotFound", "There is no conversation with this id; check it.")
 #define REFUSE_STRANGER REFUSE(403, "NotMember", "You are not a member of this conversation.")
 
 /* Every call but the streams: method, name, table, largest body. An ACT goes to its conversation; a

@@ -291,7 +291,7 @@ static void fill_creation(struct api_body *body)
     api_set_op(body, "op", api_text(body, "idempotencyKey"));
     if (!expect->failed && mls_suite_named(creation->suite) == NULL) {
         api_refuse(body, 400, "InvalidCipherSuite",
-            "cipherSuite is not known to this server; use a registered MLS name.");
+            "cipherSuite is not known; use a name like " MLS_SUITE_EXAMPLE ".");
         return;
     }
     for (uint32_t i = 0; i < creation->members.add_count; i++)

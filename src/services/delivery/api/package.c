@@ -72,8 +72,10 @@ static void package_check(struct package_upload *upload, const struct package_ba
     if (why == NULL &&
         (suite == NULL || (upload->suite.at != NULL && mls_suite_named(upload->suite) != suite))) {
         package_refuse(upload, 400, "InvalidCipherSuite",
-            suite == NULL ? "This server does not know the cipher suite."
-                          : "cipherSuite differs from the one inside the key package.");
+            suite == NULL
+                ? "This server does not know the key package's cipher suite; make one "
+                  "of " MLS_SUITE_EXAMPLE "."
+                : "cipherSuite differs from the one inside the key package; send the same.");
         return;
     }
     if (why == NULL && leaf->source != MLS_FROM_KEY_PACKAGE)

@@ -137,8 +137,8 @@ static bool check_claim(struct call_run *run)
     struct param_value *until = call_value(run, "leasedUntil");
 
     if (suite->is_given && known == NULL)
-        return call_refuse(
-            run, 400, "InvalidCipherSuite", "This server does not know the cipher suite.");
+        return call_refuse(run, 400, "InvalidCipherSuite",
+            "cipherSuite is not known; use a name like " MLS_SUITE_EXAMPLE ".");
     suite->number = known == NULL ? 0 : known->id;
     until->is_given = call_number(run, "peek") == 0; /* a peek leases nothing */
     until->number = run->now_ms / 1000 + (int64_t)call_delivery(run)->lease_s;

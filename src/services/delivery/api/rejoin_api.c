@@ -80,7 +80,8 @@ const struct call call_rejoin = {
         /* A package of another suite would wait for a claim that never takes it. */
         STEP_ROWS(1, rejoin_find_suite, "convoId suite",
             .refusal = REFUSE(400, "InvalidCipherSuite",
-                "The key package is not of the cipher suite of this conversation.")),
+                "The key package is of another cipher suite than the conversation; make one of "
+                "the conversation's cipherSuite.")),
         { .add = package_add },
         STEP(rejoin_put_wish, "addition convoId @caller ofDevice @now ref @now_s"),
         STEP(rejoin_end_others, "convoId @caller ofDevice @now addition ref"),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* act_commit.c: commits, each of which starts the next epoch: a member adds, removes or updates
  * members, leaves, or joins by an external commit. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -122,6 +123,15 @@ static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_
     return CONVO_GO;
 }
 
+static enum convo_plan refuse_member(struct act *act, struct span did)
+{
+    char text[sizeof act->text];
+
+    (void)snprintf(text, sizeof text, "%.*s is already a member; leave it out of didList.",
+        (int)(did.size < 100 ? did.size : 100), did.at);
+    return act_refuse(act, 409, "AlreadyMember", text);
+}
+
 static enum convo_plan plan_adds(
     const struct convo *convo, struct commit_act *commit, uint32_t *ret_added)
 {
@@ -137,8 +147,7 @@ static enum convo_plan plan_adds(
         bool is_there = member != NULL && member->will_be_in;
 
         if (is_there && add->reference.at == NULL && commit->kind != COMMIT_JOIN)
-            return act_refuse(
-                &commit->act, 409, "AlreadyMember", "An account in didList is already a member.");
+            return refuse_member(&commit->act, add->did);
         *ret_added += is_there ? 0 : 1;
     }
     if (*ret_added > 0 && convo->roster.will_count + *ret_added > max)

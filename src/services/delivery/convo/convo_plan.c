@@ -25,7 +25,8 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
     enum convo_plan plan;
 
     if (!convo->is_there && !act_has(act, ACT_NEEDS_NO_CONVO))
-        return act_refuse(act, 404, "ConvoNotFound", "There is no such conversation.");
+        return act_refuse(
+            act, 404, "ConvoNotFound", "There is no conversation with this id; check it.");
     if (!is_admitted(convo, act))
         return act_refuse_stranger(act);
     op->before = op->after = convo->planned;

@@ -20,6 +20,7 @@ struct mls_suite {
 /* Finds a cipher suite. NULL: unknown. */
 const struct mls_suite *mls_suite_of(uint16_t id);
 const struct mls_suite *mls_suite_named(struct span name);
+#define MLS_SUITE_EXAMPLE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519" /* for error texts */
 
 /* The name of a suite for clients. */
 const char *mls_suite_name(int64_t id);

@@ -28,7 +28,7 @@ enum role { ROLE_MEMBER = 0, ROLE_MODERATOR = 1, ROLE_ADMIN = 2 };
 SQL_STATEMENT(role_find_member, ROLE_FIND_MEMBER("$1"));
 /* $1 is a convoId, an inviteId, a reportId. */
 static const struct role_check role_in_convo =
-    ROLE_CHECK("$1", "ConvoNotFound", "There is no such conversation.");
+    ROLE_CHECK("$1", "ConvoNotFound", "There is no conversation with this id; check it.");
 static const struct role_check role_of_invite = ROLE_CHECK(
     "(SELECT convo FROM invites WHERE id = $1)", "InviteNotFound", "There is no such invite.");
 static const struct role_check role_of_report = ROLE_CHECK(

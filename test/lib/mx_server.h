@@ -443,11 +443,12 @@ static inline void mx_server_each(
     (void)buffer_text(out, "}}");
 }
 
-static inline void mx_server_to_device(
-    struct mx_server *server, int from, const struct json *body, struct buffer *out)
+static inline void mx_server_to_device(struct mx_server *server, int from, struct span target,
+    const struct json *body, struct buffer *out)
 {
-    char sender[16], user[16];
+    char sender[16], user[16], type[64];
 
+    mx_server_part(target, 1, type, sizeof type);
     mx_server_user_name(server->devices[from].user, sender);
     for (int i = 0; i < server->device_count; i++) {
         const struct json *content;
@@ -460,8 +461,8 @@ static inline void mx_server_to_device(
 
             CHECK(server->message_count <= MX_SERVER_MESSAGES);
             message->to = i;
-            (void)buffer_format(&message->json,
-                "{\"type\":\"m.room.encrypted\",\"sender\":\"%s\",\"content\":", sender);
+            (void)buffer_format(
+                &message->json, "{\"type\":\"%s\",\"sender\":\"%s\",\"content\":", type, sender);
             mx_server_value(&message->json, content);
             (void)buffer_text(&message->json, "}");
             server->duplicated += (uint64_t)k;
@@ -768,7 +769,7 @@ static inline uint32_t mx_server_act(struct mx_server *server, int device,
         mx_server_each(server, json_get(body, "one_time_keys"), true, out);
         break;
     case MXCLIENT_TO_DEVICE:
-        mx_server_to_device(server, device, body, out);
+        mx_server_to_device(server, device, request->target, body, out);
         break;
     case MXCLIENT_MEMBERS:
         mx_server_put_members(server, out);

@@ -165,6 +165,16 @@ int mxclient_devices_track(
     return 0;
 }
 
+int mxclient_devices_refresh(
+    struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit)
+{
+    int rc = mxclient_devices_track(devices, user_id, unit);
+
+    if (rc == 0)
+        devices_outdate(mxclient_devices_user(devices, user_id), unit);
+    return rc;
+}
+
 void mxclient_devices_changed(
     struct mxclient_devices *devices, const struct json *device_lists, struct sql_unit *unit)
 {

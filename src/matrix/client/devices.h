@@ -74,6 +74,9 @@ int mxclient_devices_load(struct mxclient_devices *devices, const struct mxstore
 /* Track a user; a new one is outdated. Adds a step if that changes something. TR_ENOMEM. */
 int mxclient_devices_track(
     struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit);
+/* Track a user and query its devices again. Adds a step. TR_ENOMEM. */
+int mxclient_devices_refresh(
+    struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit);
 /* Take `device_lists` of a /sync answer. Users who are not tracked are ignored. */
 void mxclient_devices_changed(
     struct mxclient_devices *devices, const struct json *device_lists, struct sql_unit *unit);

@@ -19,6 +19,7 @@
 #include <troupe/troupe.h>
 
 #include "matrix/client/client.h"
+#include "matrix/client/key_file.h"
 
 /* ---- transport -------------------------------------------------------------------------------- */
 
@@ -26,6 +27,14 @@ struct mxengine_call {
     struct span homeserver;                 /* "https://host" */
     struct span token;                      /* absent: the call has none */
     const struct mxclient_request *request; /* its rule has the limits of time and size */
+    const struct mxengine_file *file;       /* of UPLOAD and DOWNLOAD; else NULL */
+};
+
+/* A file whose bytes are the body of an upload or of a download's answer. */
+struct mxengine_file {
+    int fd;            /* -1: none */
+    uint64_t size;     /* of an upload */
+    uint64_t size_max; /* of a download, which asks for the missing bytes alone */
 };
 
 struct mxengine_answer {
@@ -46,6 +55,9 @@ struct mxengine_transport {
     void (*drop)(void *data, struct mxengine_answer *answer);
     /* Forget all asks: the engine ends or is restarted. NULL: nothing to do. */
     void (*end)(void *data);
+    /* Return the bytes so far of an ask with a file. *ret_total is UINT64_MAX if it is not known.
+     * NULL: nobody knows. */
+    uint64_t (*progress)(void *data, uint32_t tag, uint64_t *ret_total);
     void *data;
 };
 
@@ -62,6 +74,15 @@ struct mxengine_transport {
     X(LEAVE, "leave ROOM")                                                                         \
     X(ROOMS, "list the rooms; `rows` has rows of MXSTORE_IS_room")                                 \
     X(EVENTS, "list readable events after `after_seq`; `rows` has rows of MXSTORE_IS_event")       \
+    X(SENT, "wait until the event with the id TEXT has left; `id` is the server's, or the reason") \
+    X(DEVICES, "list the devices of USER; `text` is a JSON array")                                 \
+    X(EXPORT, "write all received sessions to `text`, for a key file")                             \
+    X(IMPORT, "take the sessions TEXT of a key file; `import` counts them")                        \
+    X(VERIFY, "ask USER, or its DEVICE, for a verification; `id` is its transaction id")           \
+    X(ACT, "do `act` in the verification TEXT")                                                    \
+    X(NEWS, "wait for a step of a verification after `after_seq`; `news` is it, `seq` its number") \
+    X(UPLOAD, "upload `file`; `id` is its address")                                                \
+    X(DOWNLOAD, "download the bytes at the address URL into `file`")                               \
     X(STATUS, "describe the engine in `status`")
 
 #define MXENGINE__VERB_ENUM(name, text) MXENGINE_##name,
@@ -77,10 +98,12 @@ enum mxengine_arg {
     MXENGINE_ROOM,
     MXENGINE_TYPE,
     MXENGINE_CONTENT,
+    MXENGINE_DEVICE,
+    MXENGINE_TEXT,
     MXENGINE_ARGS,
 };
 
-enum { MXENGINE_EVENTS_MAX = 200, MXENGINE_JOBS_MAX = 256 };
+enum { MXENGINE_EVENTS_MAX = 200, MXENGINE_JOBS_MAX = 256, MXENGINE_NEWS_MAX = 16 };
 
 struct mxengine_status {
     bool is_loaded;
@@ -93,6 +116,12 @@ struct mxengine_status {
     uint64_t reloads;  /* the client was dropped and loaded again */
     uint64_t undecrypted; /* since the load */
     uint64_t skipped;
+    uint32_t gaps;        /* in timelines, not filled yet */
+    bool is_settled;      /* has synced and has its keys on the server, since the load */
+    int64_t news_seq;     /* of the last step of a verification */
+    bool is_posting;      /* messages of verifications wait to be sent */
+    uint64_t media_bytes; /* of the upload or download under way */
+    uint64_t media_total; /* UINT64_MAX: not known */
 };
 
 /* One request of a user of the engine. The asker keeps a hold until it has read the results. Bodies of
@@ -103,11 +132,21 @@ struct mxengine_job {
     int64_t after_seq;
     uint32_t count_max; /* 0: MXENGINE_EVENTS_MAX */
     bool waits;         /* EVENTS: answer once there is an event */
+    enum mxclient_verify_act act;
+    struct mxengine_file file; /* the job closes it */
+    uint64_t timeout_ns;       /* of mxengine_ask; 0: none */
+    struct tr_cancel *cancel;  /* the same; borrowed until the reply; may be NULL */
     /* results, valid after the reply */
     struct buffer id;
     struct sql_unit *rows; /* of step 0 */
+    struct buffer text;    /* wiped at the end */
+    uint32_t unverified;   /* SENT: devices of members that the policy leaves out */
+    struct mxclient_import import;
+    struct mxclient_verify_news news;
+    int64_t seq;
     struct mxengine_status status;
     /* the engine's own */
+    bool is_begun; /* it waits for an answer to its request */
     _Atomic uint32_t holders;
     tr_reply_handle reply;
     struct mxengine_job *next;
@@ -124,8 +163,9 @@ struct mxengine_message {
 /* Ask from an actor. The reply event has the tag and no value; its status is 0 or
  *   TR_EACCES   not logged in, not a member, or refused by the server
  *   TR_EINVAL   an argument is missing or not valid
- *   TR_EBUSY    LOGIN: logged in already, or another login is under way; LOGOUT: no session
- *   TR_ENOENT   the room is not known
+ *   TR_EBUSY    LOGIN: logged in already, or another login is under way; LOGOUT: no session;
+ *               ACT: not at this step
+ *   TR_ENOENT   the room, the event, the device or the verification is not known
  *   TR_EFULL    MXENGINE_JOBS_MAX jobs wait
  *   TR_EDROPPED, TR_ECRASHED  the engine has ended: the outcome is unknown
  *   or an error of the transport, the database or the protocol.

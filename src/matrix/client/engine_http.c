@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_http.c: a request becomes one of http/client.h. Bodies that may be large come in a transfer
- * to memory, which the engine frees after it has read them. */
+ * to memory, which the engine frees after it has read them; those of media go between a file and the
+ * network. */
 #include "matrix/client/engine_http.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 
 /* More than the loops of an engine: requests that it forgot end later. */
-enum { HTTP_ASKS_MAX = 64 };
+enum { HTTP_ASKS_MAX = 64, HTTP_STALL_S = 60 };
 
 /* A request under way with a transfer. */
 struct http_ask {
@@ -25,37 +27,66 @@ struct mxengine_http {
 /* ---- asking ----------------------------------------------------------------------------------- */
 
 /* Reserve a place for a transfer. TR_EFULL: requests that nobody waits for have not ended. */
-static int http_add_transfer(struct mxengine_http *http, uint32_t tag, struct http_ask **ret_ask)
+static int http_add_transfer(struct mxengine_http *http,
+    const struct http_client_transfer_options *options, uint32_t tag, struct http_ask **ret_ask)
 {
-    const struct http_client_transfer_options options = { .kind = HTTP_CLIENT_TO_MEMORY, .fd = -1 };
-
     for (int i = 0; i < HTTP_ASKS_MAX; i++)
         if (http->asks[i].transfer == NULL) {
             http->asks[i].tag = tag;
             *ret_ask = &http->asks[i];
-            return http_client_transfer_create(&options, &http->asks[i].transfer);
+            return http_client_transfer_create(options, &http->asks[i].transfer);
         }
     return TR_EFULL;
+}
+
+/* Describe the transfer of a file. A download asks for the bytes that the file lacks. TR_EIO. */
+static int http_describe_file(const struct mxengine_file *file, bool is_upload,
+    struct http_client_transfer_options *ret_options)
+{
+    struct stat about;
+
+    *ret_options =
+        (struct http_client_transfer_options){ .kind = HTTP_CLIENT_FROM_FILE, .fd = file->fd };
+    ret_options->size = file->size;
+    if (is_upload)
+        return 0;
+    if (fstat(file->fd, &about) != 0)
+        return TR_EIO;
+    ret_options->kind = HTTP_CLIENT_TO_FILE;
+    ret_options->size = 0;
+    ret_options->offset = (uint64_t)about.st_size;
+    return 0;
 }
 
 static int http_submit(struct tr_context *ctx, struct mxengine_http *http,
     const struct mxengine_call *call, struct http_client_request *request, uint32_t tag)
 {
     const struct mxclient_call_rule *rule = &mxclient_call_rules[call->request->call];
+    struct http_client_transfer_options options = { .kind = HTTP_CLIENT_TO_MEMORY, .fd = -1 };
     struct http_ask *ask = NULL;
     int rc = 0;
 
     request->timeout_ns = TR_MILLISECONDS(rule->timeout_ms);
     request->size_max = HTTP_CLIENT_ANSWER_MAX;
-    if (rule->answer_bytes_max > 64 << 10) {
+    if (call->file != NULL) {
+        bool is_upload = call->request->call == MXCLIENT_UPLOAD;
+
+        request->timeout_ns = 0; /* as long as it moves */
+        request->stall_ns = TR_SECONDS(HTTP_STALL_S);
+        if (!is_upload)
+            request->size_max = call->file->size_max;
+        rc = http_describe_file(call->file, is_upload, &options);
+        if (rc == 0)
+            rc = http_add_transfer(http, &options, tag, &ask);
+    } else if (rule->answer_bytes_max > 64 << 10) {
         /* A large answer may take long, as long as it moves. */
         request->stall_ns = request->timeout_ns;
         request->timeout_ns = TR_SECONDS(3600);
         request->size_max = rule->answer_bytes_max < HTTP_CLIENT_LARGE_MAX ? rule->answer_bytes_max
                                                                            : HTTP_CLIENT_LARGE_MAX;
-        rc = http_add_transfer(http, tag, &ask);
-        request->transfer = ask != NULL ? ask->transfer : NULL;
+        rc = http_add_transfer(http, &options, tag, &ask);
     }
+    request->transfer = ask != NULL ? ask->transfer : NULL;
     if (rc == 0)
         rc = http_client_ask(ctx, http->client, request, tag);
     if (rc != 0 && ask != NULL)
@@ -86,6 +117,8 @@ static int http_ask(
         headers[2] = token.bytes;
     }
     request.url = url.bytes;
+    if (call->request->call == MXCLIENT_UPLOAD)
+        headers[1] = "Content-Type: application/octet-stream";
     if (rc == 0)
         rc = http_submit(ctx, data, call, &request, tag);
     mx_wipe_buffer(&token);
@@ -127,8 +160,10 @@ static void http_take(void *data, const struct tr_event *event, struct mxengine_
         if (answer->retry_after_s != UINT32_MAX)
             (void)snprintf(
                 taken.retry_after, sizeof taken.retry_after, "%u", answer->retry_after_s);
-        memory->transfer = transfer;
-        transfer = NULL;
+        if (transfer != NULL && http_client_transfer_kind(transfer) == HTTP_CLIENT_TO_MEMORY) {
+            memory->transfer = transfer;
+            transfer = NULL;
+        }
         if (memory->transfer == NULL)
             taken.failed =
                 buffer_span(&memory->copy, (struct span){ answer->body, answer->body_size });
@@ -161,6 +196,17 @@ static void http_end(void *data)
         http_client_transfer_destroy(&http->asks[i].transfer);
 }
 
+static uint64_t http_progress(void *data, uint32_t tag, uint64_t *ret_total)
+{
+    struct mxengine_http *http = data;
+
+    *ret_total = UINT64_MAX;
+    for (int i = 0; i < HTTP_ASKS_MAX; i++)
+        if (http->asks[i].transfer != NULL && http->asks[i].tag == tag)
+            return http_client_transfer_progress(http->asks[i].transfer, ret_total);
+    return 0;
+}
+
 /* ---- life ------------------------------------------------------------------------------------- */
 
 int mxengine_http_create(struct http_client *client, struct mxengine_http **ret_http)
@@ -186,7 +232,10 @@ void mxengine_http_destroy(struct mxengine_http **http)
 
 struct mxengine_transport mxengine_http_transport(struct mxengine_http *http)
 {
-    return (struct mxengine_transport){
-        .ask = http_ask, .take = http_take, .drop = http_drop, .end = http_end, .data = http
-    };
+    return (struct mxengine_transport){ .ask = http_ask,
+        .take = http_take,
+        .drop = http_drop,
+        .end = http_end,
+        .progress = http_progress,
+        .data = http };
 }

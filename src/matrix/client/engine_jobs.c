@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_jobs.c: requests of the engine's users. */
+#include <unistd.h>
+
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "matrix/client/engine_private.h"
@@ -15,6 +17,7 @@ struct mxengine_job *mxengine_job_create(enum mxengine_verb verb)
     if (job == NULL)
         return NULL;
     job->verb = verb;
+    job->file.fd = -1;
     atomic_init(&job->holders, 1);
     return job;
 }
@@ -32,7 +35,10 @@ void mxengine_job_unref(struct mxengine_job *job)
         return;
     for (int i = 0; i < MXENGINE_ARGS; i++)
         mx_wipe_buffer(&job->args[i]);
+    if (job->file.fd >= 0)
+        close(job->file.fd);
     buffer_free(&job->id);
+    mx_wipe_buffer(&job->text);
     sql_unit_destroy(job->rows);
     base_free(job);
 }
@@ -43,7 +49,9 @@ int mxengine_ask(struct tr_context *ctx, tr_sender engine, struct mxengine_job *
     int rc;
 
     atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
-    rc = tr_ask(ctx, engine, &message, sizeof message, &(struct tr_ask_options){ .tag = tag });
+    rc = tr_ask(ctx, engine, &message, sizeof message,
+        &(struct tr_ask_options){
+            .tag = tag, .timeout_ns = job->timeout_ns, .cancel = job->cancel });
     if (rc != 0)
         mxengine_job_unref(job);
     return rc;
@@ -133,6 +141,13 @@ static bool jobs_has_session(const struct engine *engine)
     return state >= MXCLIENT_ACTIVE && state != MXCLIENT_ENDED;
 }
 
+/* Return whether a job works on the nouns of a session. Reads also work after a logout. */
+static bool job_needs_session(const struct mxengine_job *job)
+{
+    return job->verb >= MXENGINE_DEVICES && job->verb <= MXENGINE_DOWNLOAD &&
+           job->verb != MXENGINE_NEWS && job->verb != MXENGINE_EXPORT;
+}
+
 static void job_send(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
 {
     struct mxclient_room *room =
@@ -165,6 +180,8 @@ static void job_read(struct engine *engine, struct tr_context *ctx, struct mxeng
 
     if (job->verb == MXENGINE_ROOMS)
         mxstore_list(unit, MXSTORE_IS_room);
+    else if (job->verb == MXENGINE_SENT)
+        mxstore_get(unit, MXSTORE_IS_outbox, mxclient_span(&job->args[MXENGINE_TEXT]));
     else
         mxstore_get_events(unit, job->after_seq,
             count == 0 || count > MXENGINE_EVENTS_MAX ? MXENGINE_EVENTS_MAX : count);
@@ -172,11 +189,37 @@ static void job_read(struct engine *engine, struct tr_context *ctx, struct mxeng
     engine_read(engine, ctx, UNIT_JOB, unit);
 }
 
+/* Answer a job that waits for an event to leave, or let it wait on. */
+static void job_take_sent(
+    struct engine *engine, struct mxengine_job *job, const struct sql_unit *rows)
+{
+    struct mxstore_outbox row;
+    int rc = TR_ENOENT;
+
+    if (sql_unit_rows(rows, 0) > 0) {
+        mxstore_row(rows, 0, 0, MXSTORE_IS_outbox, &row);
+        if (row.sending != MXSTORE_SENT && row.sending != MXSTORE_FAILED) {
+            engine_queue_add(&engine->readers, job);
+            return;
+        }
+        rc = buffer_span(&job->id, row.sending == MXSTORE_SENT ? row.event_id : row.reason);
+        if (rc == 0 && row.sending == MXSTORE_FAILED)
+            rc = TR_EACCES;
+        job->unverified = engine_count_unverified(engine, row.room_id);
+    }
+    engine_job_answer(job, rc);
+}
+
 void engine_job_rows(struct engine *engine, struct sql_unit *rows)
 {
     struct mxengine_job *job = engine->unit_job;
 
     engine->unit_job = NULL;
+    if (job->verb == MXENGINE_SENT) {
+        job_take_sent(engine, job, rows);
+        sql_unit_destroy(rows);
+        return;
+    }
     if (job->waits && job->verb == MXENGINE_EVENTS && sql_unit_rows(rows, 0) == 0) {
         sql_unit_destroy(rows);
         engine_queue_add(&engine->readers, job);
@@ -243,33 +286,68 @@ static int job_room(struct engine *engine, struct mxengine_job *job)
     return 0;
 }
 
+/* Start a job whose answer comes with a request's. */
+static void job_ask(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
+{
+    int rc;
+
+    (void)ctx;
+    if (job->verb == MXENGINE_LOGIN)
+        rc = job_login(engine, job);
+    else if (job->verb == MXENGINE_LOGOUT)
+        rc = job_logout(engine, job);
+    else if (job->verb == MXENGINE_UPLOAD || job->verb == MXENGINE_DOWNLOAD)
+        rc = engine_job_media(engine, job);
+    else
+        rc = job_room(engine, job);
+    if (rc != 0)
+        engine_job_answer(job, rc);
+}
+
+static void job_export(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
+{
+    (void)ctx;
+    engine_job_answer(job, mxclient_key_file_write(&engine->client, &job->text));
+}
+
+/* Each starts a job, which it answers, keeps waiting, or leaves to a unit or a loop. */
+static void (*const job_starts[MXENGINE_VERB_COUNT])(
+    struct engine *engine, struct tr_context *ctx, struct mxengine_job *job) = {
+    [MXENGINE_LOGIN] = job_ask,
+    [MXENGINE_LOGOUT] = job_ask,
+    [MXENGINE_SEND] = job_send,
+    [MXENGINE_CREATE] = job_ask,
+    [MXENGINE_INVITE] = job_ask,
+    [MXENGINE_JOIN] = job_ask,
+    [MXENGINE_LEAVE] = job_ask,
+    [MXENGINE_ROOMS] = job_read,
+    [MXENGINE_EVENTS] = job_read,
+    [MXENGINE_SENT] = job_read,
+    [MXENGINE_DEVICES] = engine_job_devices,
+    [MXENGINE_EXPORT] = job_export,
+    [MXENGINE_IMPORT] = engine_job_import,
+    [MXENGINE_VERIFY] = engine_job_verify,
+    [MXENGINE_ACT] = engine_job_act,
+    [MXENGINE_NEWS] = engine_job_news,
+    [MXENGINE_UPLOAD] = job_ask,
+    [MXENGINE_DOWNLOAD] = job_ask,
+    [MXENGINE_STATUS] = NULL, /* engine.c answers it at once */
+};
+
 void engine_job_start(struct engine *engine, struct tr_context *ctx)
 {
     struct mxengine_job *job = engine_queue_take(&engine->jobs);
     int rc = job_failed(job);
 
+    if (rc == 0 && job_needs_session(job) && !jobs_has_session(engine))
+        rc = TR_EACCES;
     if (rc == 0 && tr_reply_is_cancelled(job->reply))
         rc = TR_ECANCELLED;
     if (rc != 0) {
         engine_job_answer(job, rc);
         return;
     }
-    if (job->verb == MXENGINE_SEND) {
-        job_send(engine, ctx, job);
-        return;
-    }
-    if (job->verb == MXENGINE_ROOMS || job->verb == MXENGINE_EVENTS) {
-        job_read(engine, ctx, job);
-        return;
-    }
-    if (job->verb == MXENGINE_LOGIN)
-        rc = job_login(engine, job);
-    else if (job->verb == MXENGINE_LOGOUT)
-        rc = job_logout(engine, job);
-    else
-        rc = job_room(engine, job);
-    if (rc != 0)
-        engine_job_answer(job, rc);
+    job_starts[job->verb](engine, ctx, job);
 }
 
 /* ---- rooms ------------------------------------------------------------------------------------ */
@@ -325,6 +403,7 @@ static void status_copy(char text[MXCLIENT_ID_BYTES_MAX + 1], const struct buffe
 
 void engine_status(const struct engine *engine, struct mxengine_status *ret_status)
 {
+    const struct mxengine_transport *transport = &engine->options->transport;
     const struct mxclient *client = &engine->client;
 
     *ret_status = engine->status;
@@ -335,4 +414,13 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->last_seq = client->seq_next > 0 ? client->seq_next - 1 : 0;
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
+    ret_status->gaps = client->gaps.count;
+    ret_status->is_settled = engine->has_synced && client->keys.has_device_keys;
+    ret_status->news_seq = engine->news_seq;
+    ret_status->is_posting =
+        client->verify.message_count > 0 || engine->loops[LOOP_VERIFY].state != LOOP_IDLE;
+    ret_status->media_total = UINT64_MAX;
+    if (engine->loops[LOOP_MEDIA].state == LOOP_ASKED && transport->progress != NULL)
+        ret_status->media_bytes = transport->progress(
+            transport->data, engine_tag(engine, LOOP_MEDIA), &ret_status->media_total);
 }

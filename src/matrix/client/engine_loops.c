@@ -202,6 +202,7 @@ static int sync_take(struct engine *engine, const struct mxclient_outcome *outco
     loop->failures = 0;
     loop->due_ns = engine_in_ns(engine, news.pause_ms);
     engine->loops[LOOP_GAP].due_ns = 0; /* there may be a new one */
+    engine_want_verify(engine);
     return rc;
 }
 
@@ -245,9 +246,13 @@ static int query_start(struct engine *engine, struct sql_unit *unit)
 static int query_take(struct engine *engine, const struct mxclient_outcome *outcome,
     const struct json *body, struct sql_unit *unit)
 {
+    int64_t now_ms = engine_now_ms(engine);
+    int rc = mxclient_devices_answered(&engine->client.devices, outcome, body, now_ms, unit);
+
     engine_want_all(engine);
-    return mxclient_devices_answered(
-        &engine->client.devices, outcome, body, engine_now_ms(engine), unit);
+    engine_want_verify(engine);
+    engine->is_unit_news = true; /* jobs wait for devices */
+    return rc != 0 ? rc : mxclient_verify_tick(&engine->client, now_ms, unit);
 }
 
 static int unwedge_start(struct engine *engine, struct sql_unit *unit)
@@ -319,6 +324,37 @@ static int room_take(struct engine *engine, const struct mxclient_outcome *outco
     return engine_room_take(engine, outcome, body);
 }
 
+static int verify_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    (void)outcome; /* a message that the server refuses is lost: the time limit ends it */
+    (void)body;
+    (void)unit;
+    engine_want_verify(engine);
+    return 0;
+}
+
+static int verify_start(struct engine *engine, struct sql_unit *unit)
+{
+    int rc = engine_verify_start(engine, unit);
+
+    return rc == 1 ? loop_ready(&engine->loops[LOOP_VERIFY]) : rc;
+}
+
+static int media_start(struct engine *engine, struct sql_unit *unit)
+{
+    (void)unit;
+    return engine_media_start(engine) == 0 ? 0 : loop_ready(&engine->loops[LOOP_MEDIA]);
+}
+
+static int media_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    (void)unit;
+    engine->loops[LOOP_MEDIA].is_wanted = true;
+    return engine_media_take(engine, outcome, body);
+}
+
 static const struct {
     int (*start)(struct engine *engine, struct sql_unit *unit);
     int (*take)(struct engine *engine, const struct mxclient_outcome *outcome,
@@ -333,6 +369,8 @@ static const struct {
     [LOOP_OUTBOX] = { NULL, engine_outbox_take }, /* starts with a read: engine.c */
     [LOOP_GAP] = { gap_start, gap_take },
     [LOOP_ROOM] = { room_start, room_take },
+    [LOOP_VERIFY] = { verify_start, verify_take },
+    [LOOP_MEDIA] = { media_start, media_take },
 };
 
 int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct sql_unit *unit)

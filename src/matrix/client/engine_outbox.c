@@ -93,6 +93,7 @@ static int outbox_try(struct engine *engine, const struct mxstore_outbox *row,
             : rc == MX_ETOOBIG ? SPAN("too large")
                                : SPAN("not a JSON object"));
         engine->loops[LOOP_OUTBOX].is_wanted = true; /* for the next row */
+        engine->is_unit_news = true;
         rc = 0;
     }
     *ret_is_done = !sql_unit_is_empty(unit) || engine->loops[LOOP_OUTBOX].state != LOOP_IDLE;
@@ -121,6 +122,7 @@ static int outbox_take_event(struct engine *engine, const struct mxclient_outcom
 {
     struct span txn_id = mxclient_span(&engine->sending_txn), event_id;
 
+    engine->is_unit_news = true; /* a job may wait for this event */
     if (outcome->verdict != MXCLIENT_DONE)
         mxstore_fail_outbox(
             unit, txn_id, outcome->errcode[0] != 0 ? span_of(outcome->errcode) : SPAN("refused"));

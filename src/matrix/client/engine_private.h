@@ -16,6 +16,8 @@ enum engine_loop_kind {
     LOOP_OUTBOX, /* members, claims and shares of the next event's room; then the event */
     LOOP_GAP,    /* timelines */
     LOOP_ROOM,   /* create, invite, join, leave */
+    LOOP_VERIFY, /* messages and time limits of verifications */
+    LOOP_MEDIA,  /* uploads and downloads */
     LOOPS,
 };
 
@@ -82,7 +84,7 @@ struct engine {
     uint64_t timer_ns; /* 0: none is set */
     enum engine_unit unit;
     struct mxengine_job *unit_job; /* answered when the unit ends */
-    bool is_unit_news;             /* it has new events */
+    bool is_unit_news;             /* jobs may wait for what is in it */
     struct engine_loop loops[LOOPS];
     /* the outbox */
     bool has_unsent;
@@ -94,11 +96,16 @@ struct engine {
     /* jobs */
     struct engine_queue jobs;    /* not started */
     struct engine_queue rooms;   /* for LOOP_ROOM */
-    struct engine_queue readers; /* EVENTS that wait for news */
+    struct engine_queue media;   /* for LOOP_MEDIA */
+    struct engine_queue readers; /* jobs that wait for news */
     struct mxengine_job *login;
     struct mxengine_job *logout;
     struct mxengine_job *room_job; /* LOOP_ROOM works on it */
-    struct buffer user;            /* to log in again after a soft logout */
+    struct mxengine_job *media_job;
+    /* the last steps of verifications: a ring by their numbers */
+    int64_t news_seq;
+    struct mxclient_verify_news news[MXENGINE_NEWS_MAX];
+    struct buffer user; /* to log in again after a soft logout */
     struct buffer password;
     struct mxengine_status status;
 };
@@ -120,8 +127,12 @@ void engine_read(
     struct engine *engine, struct tr_context *ctx, enum engine_unit purpose, struct sql_unit *unit);
 /* Drop all that is in memory after `rc`; load it again after a pause. */
 void engine_fall(struct engine *engine, int rc);
+/* Return the tag of a loop's last ask. */
+uint32_t engine_tag(const struct engine *engine, enum engine_loop_kind kind);
 /* Say that anything may have become due. */
 void engine_want_all(struct engine *engine);
+/* Put jobs that wait for news back into the queue. */
+void engine_wake_readers(struct engine *engine);
 
 /* ---- engine_loops.c --------------------------------------------------------------------------- */
 
@@ -165,5 +176,28 @@ int engine_room_start(struct engine *engine);
 int engine_room_take(
     struct engine *engine, const struct mxclient_outcome *outcome, const struct json *body);
 void engine_status(const struct engine *engine, struct mxengine_status *ret_status);
+
+/* ---- engine_people.c: devices and verifications ----------------------------------------------- */
+
+/* Each starts a job, which it answers, keeps waiting, or leaves to the unit. */
+void engine_job_devices(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
+void engine_job_import(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
+void engine_job_verify(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
+void engine_job_act(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
+void engine_job_news(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
+/* Count the devices of a room's members that the policy leaves out. */
+uint32_t engine_count_unverified(const struct engine *engine, struct span room_id);
+/* Say that messages or time limits of verifications may be due. */
+void engine_want_verify(struct engine *engine);
+/* Note the steps that the stored unit had. */
+void engine_take_news(struct engine *engine);
+int engine_verify_start(struct engine *engine, struct sql_unit *unit);
+
+/* ---- engine_media.c --------------------------------------------------------------------------- */
+
+int engine_job_media(struct engine *engine, struct mxengine_job *job);
+int engine_media_start(struct engine *engine);
+int engine_media_take(
+    struct engine *engine, const struct mxclient_outcome *outcome, const struct json *body);
 
 #endif

@@ -34,7 +34,7 @@ static bool media_is_of(struct span text, const char *more)
     return true;
 }
 
-static bool media_set_url(struct span url, struct mxclient_media *media)
+bool mxclient_media_set_url(struct span url, struct mxclient_media *media)
 {
     struct span rest = url, server;
 
@@ -82,7 +82,7 @@ int mxclient_media_read(const struct json *content, struct mxclient_media *ret_m
     if ((!media.is_image && !media_is(content, "msgtype", "m.file")) || file == NULL)
         return TR_ENOENT;
     rc = mx_attachment_parse(file, &media.attachment, &url);
-    if (rc == 0 && !media_set_url(url, &media))
+    if (rc == 0 && !mxclient_media_set_url(url, &media))
         rc = MX_EFORMAT;
     media.name = media_read_name(content);
     if (!mxclient_read_id(json_get(info, "mimetype"), &media.mimetype))
@@ -129,7 +129,7 @@ int mxclient_media_uploaded(const struct json *answer, struct mxclient_media *me
 {
     struct span url;
 
-    return json_string(json_get(answer, "content_uri"), &url) && media_set_url(url, media)
+    return json_string(json_get(answer, "content_uri"), &url) && mxclient_media_set_url(url, media)
                ? 0
                : TR_EPROTO;
 }

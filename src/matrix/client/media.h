@@ -46,6 +46,8 @@ int mxclient_media_put(const struct mxclient_media *media, struct buffer *out);
  * and not too long. */
 bool mxclient_media_is_name(struct span name);
 
+/* Set the address of a file, "mxc://SERVER/ID"; false if it is not valid. */
+bool mxclient_media_set_url(struct span url, struct mxclient_media *media);
 /* Write the request of an upload; the transport adds the ciphertext as its body. The name of the file
  * stays in the encrypted event. */
 void mxclient_media_upload_request(struct mxclient_request *request);

@@ -2,6 +2,7 @@
 /* Engines over real HTTP, against a homeserver in memory. The simulation (sim_matrix) has the faults;
  * here are the requests of users, logins and the transport. */
 #include <pthread.h>
+#include <unistd.h>
 
 #include "../sql/place.h"
 #include "fake_server.h"
@@ -20,6 +21,7 @@ struct home {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_ending;
+    struct buffer media; /* the one upload */
 };
 
 /* Return whether a path fits the pattern of a call; each {} is one part. */
@@ -59,6 +61,25 @@ static void home_hold(struct home *home, const struct mx_server_request *request
     }
 }
 
+/* Take an upload, or answer a download from where its Range starts. */
+static uint32_t home_answer_media(
+    struct home *home, const struct fake_request *read, enum mxclient_call call, struct buffer *out)
+{
+    size_t from = 0, size;
+    char range[64];
+
+    if (call == MXCLIENT_UPLOAD) {
+        CHECK_EQ_INT(buffer_append(&home->media, read->body, read->body_size), 0);
+        (void)buffer_text(out, "{\"content_uri\":\"mxc://x/file\"}");
+        return 200;
+    }
+    if (fake_header(read, "Range", range, sizeof range))
+        CHECK_EQ_INT(sscanf(range, "bytes=%zu-", &from), 1);
+    size = home->media.size - from;
+    (void)buffer_append(out, home->media.bytes + from, size);
+    return from == 0 ? 200 : 206;
+}
+
 static void home_script(struct fake_connection *connection, void *data)
 {
     struct fake_request *read = malloc(sizeof *read);
@@ -79,11 +100,16 @@ static void home_script(struct fake_connection *connection, void *data)
         CHECK_EQ_INT(request.token.at != NULL, mxclient_call_rules[request.call].has_token);
         pthread_mutex_lock(&home->lock);
         home_hold(home, &request);
-        status = mx_server_answer(&home->server, &request, &body);
+        status = request.call == MXCLIENT_UPLOAD || request.call == MXCLIENT_DOWNLOAD
+                     ? home_answer_media(home, read, request.call, &body)
+                     : mx_server_answer(&home->server, &request, &body);
         pthread_cond_broadcast(&home->changed);
         pthread_mutex_unlock(&home->lock);
-        (void)buffer_format(
-            &answer, "HTTP/1.1 %u x\r\nContent-Length: %zu\r\n\r\n", status, body.size);
+        (void)buffer_format(&answer, "HTTP/1.1 %u x\r\nContent-Length: %zu\r\n", status, body.size);
+        if (status == 206)
+            (void)buffer_format(&answer, "Content-Range: bytes %zu-%zu/%zu\r\n",
+                home->media.size - body.size, home->media.size - 1, home->media.size);
+        (void)buffer_text(&answer, "\r\n");
         (void)buffer_span(&answer, mx_server_text(&body));
         is_open = fake_send_bytes(connection, answer.bytes, answer.size);
         buffer_free(&body);
@@ -118,6 +144,7 @@ static void home_stop(struct home *home)
     pthread_mutex_unlock(&home->lock);
     fake_server_stop(&home->http);
     mx_server_fini(&home->server);
+    buffer_free(&home->media);
 }
 
 /* End the tokens of a device; a long poll notices. */
@@ -496,6 +523,251 @@ TEST(engine, a_logout_deletes_the_device_on_the_server)
     CHECK_EQ_INT(do_job(&ada, job), 0);
     CHECK_EQ_INT(status_of(&ada).state, MXCLIENT_ENDED);
     CHECK_EQ_U64(home_acted(&home, MXCLIENT_LOGOUT), 1);
+    mxengine_job_unref(job);
+    home_stop(&home);
+    device_stop(&ada);
+}
+
+/* ---- people ----------------------------------------------------------------------------------- */
+
+/* Two devices in one room, each with its engine. */
+static void pair_start(struct home *home, struct device *ada, struct device *bob)
+{
+    home_start(home);
+    device_start(ada, home);
+    device_start(bob, home);
+    CHECK_EQ_INT(do_login(ada, "@u0:x", "secret"), 0);
+    CHECK_EQ_INT(do_login(bob, "@u1:x", "secret"), 0);
+    CHECK_EQ_INT(do_room(ada, MXENGINE_CREATE, "@u1:x"), 0);
+    CHECK_EQ_INT(do_room(bob, MXENGINE_JOIN, NULL), 0);
+    wait_joined(ada);
+    wait_joined(bob);
+    while (!status_of(ada).is_settled || !status_of(bob).is_settled)
+        ;
+}
+
+static void pair_stop(struct home *home, struct device *ada, struct device *bob)
+{
+    home_stop(home);
+    device_stop(ada);
+    device_stop(bob);
+}
+
+/* Return the devices of a user as text; the caller frees it. */
+static struct buffer do_devices(struct device *device, const char *user)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_DEVICES);
+    struct buffer text;
+
+    mxengine_job_set(job, MXENGINE_USER, span_of(user));
+    CHECK_EQ_INT(do_job(device, job), 0);
+    text = job->text;
+    job->text = (struct buffer){ 0 };
+    mxengine_job_unref(job);
+    return text;
+}
+
+static bool has_text(const struct buffer *buffer, const char *text)
+{
+    return memmem(buffer->bytes, buffer->size, text, strlen(text)) != NULL;
+}
+
+static int do_act(struct device *device, const char *id, enum mxclient_verify_act act)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_ACT);
+    int rc;
+
+    mxengine_job_set(job, MXENGINE_TEXT, span_of(id));
+    job->act = act;
+    rc = do_job(device, job);
+    mxengine_job_unref(job);
+    return rc;
+}
+
+/* Wait for a step; steps before it are read over. */
+static struct mxclient_verify_news wait_step(
+    struct device *device, int64_t *seq, enum mxclient_verify_step step)
+{
+    struct mxclient_verify_news news;
+
+    do {
+        struct mxengine_job *job = mxengine_job_create(MXENGINE_NEWS);
+
+        job->after_seq = *seq;
+        CHECK_EQ_INT(do_job(device, job), 0);
+        CHECK(job->seq > *seq);
+        *seq = job->seq;
+        news = job->news;
+        mxengine_job_unref(job);
+        CHECK_MSG(news.step != MXCLIENT_VERIFY_CANCELLED || step == news.step, "%s", news.reason);
+    } while (news.step != step);
+    return news;
+}
+
+/* Ask from ada to bob until both show their code; writes the transaction id. */
+static void show_codes(
+    struct device *ada, struct device *bob, int64_t seqs[2], char id[MXCLIENT_VERIFY_ID_CHARS + 1])
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_VERIFY);
+    struct mxclient_verify_news first, second;
+
+    mxengine_job_set(job, MXENGINE_USER, SPAN("@u1:x"));
+    CHECK_EQ_INT(do_job(ada, job), 0);
+    snprintf(id, MXCLIENT_VERIFY_ID_CHARS + 1, "%.*s", (int)job->id.size, job->id.bytes);
+    mxengine_job_unref(job);
+    second = wait_step(bob, &seqs[1], MXCLIENT_VERIFY_ASKED);
+    CHECK_EQ_INT(strcmp(second.user_id, "@u0:x"), 0);
+    CHECK_EQ_INT(strcmp(second.transaction_id, id), 0);
+    CHECK_EQ_INT(do_act(bob, id, MXCLIENT_VERIFY_MATCH), TR_EBUSY);
+    CHECK_EQ_INT(do_act(bob, id, MXCLIENT_VERIFY_ACCEPT), 0);
+    first = wait_step(ada, &seqs[0], MXCLIENT_VERIFY_COMPARE);
+    second = wait_step(bob, &seqs[1], MXCLIENT_VERIFY_COMPARE);
+    CHECK_EQ_INT(memcmp(&first.code, &second.code, sizeof first.code), 0);
+}
+
+TEST(engine, two_devices_verify_each_other)
+{
+    char id[MXCLIENT_VERIFY_ID_CHARS + 1];
+    int64_t seqs[2] = { 0, 0 };
+    struct device ada, bob;
+    struct buffer text;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    text = do_devices(&ada, "@u1:x");
+    CHECK(has_text(&text, "unverified"));
+    buffer_free(&text);
+    show_codes(&ada, &bob, seqs, id);
+    CHECK_EQ_INT(do_act(&ada, id, MXCLIENT_VERIFY_MATCH), 0);
+    CHECK_EQ_INT(do_act(&bob, id, MXCLIENT_VERIFY_MATCH), 0);
+    (void)wait_step(&ada, &seqs[0], MXCLIENT_VERIFY_DONE);
+    (void)wait_step(&bob, &seqs[1], MXCLIENT_VERIFY_DONE);
+    CHECK_EQ_INT(do_act(&bob, id, MXCLIENT_VERIFY_CANCEL), TR_ENOENT);
+    text = do_devices(&ada, "@u1:x");
+    CHECK(has_text(&text, "\"verified\""));
+    buffer_free(&text);
+    while (status_of(&ada).is_posting || status_of(&bob).is_posting)
+        ;
+    pair_stop(&home, &ada, &bob);
+}
+
+TEST(engine, a_mismatch_verifies_nobody)
+{
+    char id[MXCLIENT_VERIFY_ID_CHARS + 1];
+    int64_t seqs[2] = { 0, 0 };
+    struct mxclient_verify_news news;
+    struct device ada, bob;
+    struct buffer text;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    show_codes(&ada, &bob, seqs, id);
+    CHECK_EQ_INT(do_act(&bob, id, MXCLIENT_VERIFY_MATCH), 0);
+    CHECK_EQ_INT(do_act(&ada, id, MXCLIENT_VERIFY_MISMATCH), 0);
+    news = wait_step(&bob, &seqs[1], MXCLIENT_VERIFY_CANCELLED);
+    CHECK(news.is_by_peer);
+    CHECK_EQ_INT(strcmp(news.failure, "m.mismatched_sas"), 0);
+    text = do_devices(&bob, "@u0:x");
+    CHECK(has_text(&text, "unverified"));
+    buffer_free(&text);
+    pair_stop(&home, &ada, &bob);
+}
+
+TEST(engine, an_event_that_has_left_has_the_id_of_the_server)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_SEND), *sent;
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    mxengine_job_set(job, MXENGINE_ROOM, ROOM);
+    mxengine_job_set(job, MXENGINE_TYPE, SPAN("m.room.message"));
+    mxengine_job_set(job, MXENGINE_CONTENT, SPAN("{\"body\":\"hello\"}"));
+    CHECK_EQ_INT(do_job(&ada, job), 0);
+    sent = mxengine_job_create(MXENGINE_SENT);
+    mxengine_job_set(sent, MXENGINE_TEXT, mxclient_span(&job->id));
+    CHECK_EQ_INT(do_job(&ada, sent), 0);
+    CHECK(sent->id.size > 0 && sent->id.bytes[0] == '$');
+    mxengine_job_unref(sent);
+    sent = mxengine_job_create(MXENGINE_SENT);
+    mxengine_job_set(sent, MXENGINE_TEXT, SPAN("other"));
+    CHECK_EQ_INT(do_job(&ada, sent), TR_ENOENT);
+    mxengine_job_unref(sent);
+    mxengine_job_unref(job);
+    pair_stop(&home, &ada, &bob);
+}
+
+TEST(engine, exported_sessions_are_known_when_imported)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_EXPORT), *import;
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"hello\"}")), 0);
+    wait_event(&bob, "hello");
+    CHECK_EQ_INT(do_job(&bob, job), 0);
+    CHECK(has_text(&job->text, "session_key"));
+    import = mxengine_job_create(MXENGINE_IMPORT);
+    mxengine_job_set(import, MXENGINE_TEXT, mxclient_span(&job->text));
+    CHECK_EQ_INT(do_job(&bob, import), 0);
+    CHECK_EQ_U64(import->import.sessions, import->import.known);
+    mxengine_job_set(import, MXENGINE_TEXT, SPAN("{}"));
+    CHECK_EQ_INT(do_job(&bob, import), MX_EFORMAT);
+    mxengine_job_unref(import);
+    mxengine_job_unref(job);
+    pair_stop(&home, &ada, &bob);
+}
+
+static int file_with(const void *bytes, size_t size)
+{
+    FILE *file = tmpfile();
+    int fd;
+
+    CHECK(file != NULL);
+    CHECK_EQ_U64(fwrite(bytes, 1, size, file), size);
+    CHECK_EQ_INT(fflush(file), 0);
+    fd = dup(fileno(file));
+    CHECK(fd >= 0);
+    (void)fclose(file);
+    return fd;
+}
+
+TEST(engine, media_goes_from_a_file_and_into_one)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_UPLOAD);
+    char bytes[3000], read_back[sizeof bytes + 1];
+    struct device ada;
+    struct home home;
+    int fd;
+
+    home_start(&home);
+    device_start(&ada, &home);
+    mx_stage_random()->fill(mx_stage_random()->data, bytes, sizeof bytes);
+    job->file =
+        (struct mxengine_file){ .fd = file_with(bytes, sizeof bytes), .size = sizeof bytes };
+    CHECK_EQ_INT(do_job(&ada, job), TR_EACCES); /* nobody has logged in */
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    CHECK_EQ_INT(do_job(&ada, job), 0);
+    CHECK(span_is(mxclient_span(&job->id), "mxc://x/file"));
+    CHECK_EQ_U64(home.media.size, sizeof bytes);
+    CHECK_EQ_INT(memcmp(home.media.bytes, bytes, sizeof bytes), 0);
+    mxengine_job_unref(job);
+    /* A part that is there is not asked for again. */
+    for (size_t part = 0; part < sizeof bytes; part += 1000) {
+        job = mxengine_job_create(MXENGINE_DOWNLOAD);
+        mxengine_job_set(job, MXENGINE_URL, SPAN("mxc://x/file"));
+        fd = file_with(bytes, part);
+        job->file = (struct mxengine_file){ .fd = dup(fd), .size_max = sizeof bytes };
+        CHECK_EQ_INT(do_job(&ada, job), 0);
+        CHECK_EQ_INT(pread(fd, read_back, sizeof read_back, 0), sizeof bytes);
+        CHECK_EQ_INT(memcmp(read_back, bytes, sizeof bytes), 0);
+        close(fd);
+        mxengine_job_unref(job);
+    }
+    job = mxengine_job_create(MXENGINE_DOWNLOAD);
+    mxengine_job_set(job, MXENGINE_URL, SPAN("https://x/file"));
+    CHECK_EQ_INT(do_job(&ada, job), TR_EINVAL);
     mxengine_job_unref(job);
     home_stop(&home);
     device_stop(&ada);

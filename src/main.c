@@ -70,6 +70,7 @@ static const struct cli_command *const commands[] = {
     &cmd_convo,
     &cmd_packs,
     &cmd_import,
+    &cmd_sync,
     &cmd_dev_token,
     &cmd_tour,
 };
@@ -92,6 +93,7 @@ static void main_usage(FILE *out)
           "copy\n"
           "  troupe packs push core.zip --name core --version 1.0.0\n"
           "                         sign a file and publish it on that server\n"
+          "  troupe sync tail       print encrypted Matrix messages as they come, after a login\n"
           "  troupe tour            walk through running actors, in a few seconds\n"
           "  troupe tour --step     wait for Enter after each step\n"
           "  troupe help tour       show the options of the tour\n",

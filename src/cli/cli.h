@@ -31,6 +31,7 @@ extern const struct cli_command cmd_migrate;
 extern const struct cli_command cmd_convo;
 extern const struct cli_command cmd_import;
 extern const struct cli_command cmd_packs;
+extern const struct cli_command cmd_sync;
 extern const struct cli_command cmd_dev_token;
 extern const struct cli_command cmd_tour;
 

@@ -116,6 +116,19 @@ check "packs: a setting without its value" 2 "--set takes KEY=VALUE" "$troupe" p
 check "packs: no token" 1 "needs the admin token" "$troupe" packs push "$0" --name x --version 1 $nobody
 check "packs: a path for a name" 2 "A pack name has" "$troupe" packs get ../x
 check "packs: an unknown word" 2 "takes push, get, verify, list or rotate, not 'dance'." "$troupe" packs dance
+check "sync: nothing to do" 2 "Name the action" "$troupe" sync
+check "sync: an unknown action" 2 "There is no action 'dance'." "$troupe" sync dance
+check "sync: no text" 2 'sync send` takes ROOM TEXT' "$troupe" sync send '!r:x'
+check "sync: no password" 2 "--password-file F" "$troupe" sync login --homeserver http://127.0.0.1:1 --user ada
+check "sync: whom to verify" 2 "USER [DEVICE], or verify --listen" "$troupe" sync verify
+check "sync: a wrong policy" 2 "--share takes verified, halt or all, not 'some'." "$troupe" sync rooms --share some
+check "sync: two keys" 2 "Use --key-file or --key-fd, not both" "$troupe" sync rooms --key-file x --key-fd 3
+check "sync: nobody has logged in" 1 "Run \`troupe sync login" "$troupe" sync rooms --data "$work/sync"
+check "sync: a status without a login" 0 "the homeserver is not known" "$troupe" sync status --data "$work/sync"
+check "sync: a key that is none" 1 "64 hexadecimal digits" "$troupe" sync rooms --data "$work/sync2" --key-file /dev/null
+echo secret >"$work/password"
+check "sync: no homeserver" 1 "No homeserver answers at http://127.0.0.1:1." \
+    "$troupe" sync login --data "$work/sync" --homeserver http://127.0.0.1:1 --user ada --password-file "$work/password"
 check "an option without its value" 2 "no value after '--data'" "$troupe" status --data
 
 echo "$passed passed, $failed failed, 0 skipped"

@@ -55,10 +55,10 @@ struct mxengine_transport {
     void (*drop)(void *data, struct mxengine_answer *answer);
     /* Forget all asks: the engine ends or is restarted. NULL: nothing to do. */
     void (*end)(void *data);
+    void *data;
     /* Return the bytes so far of an ask with a file. *ret_total is UINT64_MAX if it is not known.
      * NULL: nobody knows. */
     uint64_t (*progress)(void *data, uint32_t tag, uint64_t *ret_total);
-    void *data;
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------- */

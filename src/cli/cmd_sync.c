@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_sync.c: `troupe sync`: a Matrix device for people and scripts. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/sync_command.h"
+
+/* An action with the words and the options that it needs. */
+struct sync_action {
+    const char *name;
+    const char *words;           /* names of its words, for messages; "" for none */
+    size_t words_min, words_max; /* with the name */
+    int (*run)(struct sync_client *client);
+};
+
+static const struct sync_action sync_actions[] = {
+    { "login", "--homeserver URL --user NAME --password-file F", 1, 1, sync_login },
+    { "logout", "", 1, 1, sync_logout },
+    { "status", "", 1, 1, sync_status },
+    { "rooms", "", 1, 1, sync_rooms },
+    { "create", "--name N [--invite USER]", 1, 1, sync_create },
+    { "invite", "ROOM USER", 3, 3, sync_invite },
+    { "join", "ROOM", 2, 2, sync_join },
+    { "send", "ROOM TEXT", 3, 3, sync_send },
+    { "tail", "[--room R] [--count N]", 1, 1, sync_tail },
+    { "attach", "ROOM FILE", 3, 3, sync_attach },
+    { "devices", "USER", 2, 2, sync_devices },
+    { "keys", "export FILE or keys import FILE, with --passphrase-file F", 3, 3, sync_keys },
+    { "verify", "USER [DEVICE], or verify --listen", 1, 3, sync_verify },
+};
+
+static const char **sync_option(struct sync_arguments *arguments, const char *name, size_t size)
+{
+    const struct {
+        const char *name;
+        const char **value;
+    } table[] = {
+        { "--data", &arguments->data },
+        { "--key-file", &arguments->key_file },
+        { "--key-fd", &arguments->key_fd },
+        { "--share", &arguments->share },
+        { "--homeserver", &arguments->homeserver },
+        { "--user", &arguments->user },
+        { "--password-file", &arguments->password_file },
+        { "--name", &arguments->name },
+        { "--invite", &arguments->invite },
+        { "--room", &arguments->room },
+        { "--count", &arguments->count },
+        { "--since", &arguments->since },
+        { "--save", &arguments->save },
+        { "--passphrase-file", &arguments->passphrase_file },
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strlen(table[i].name) == size && memcmp(table[i].name, name, size) == 0)
+            return table[i].value;
+    return NULL;
+}
+
+/* Read the command line: -1 to go on, or an exit status. */
+static int sync_parse(struct sync_arguments *arguments, int argc, char **argv)
+{
+    bool has_ended = false; /* a -- ended the options */
+
+    for (int i = 1; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        size_t size = equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i]);
+        const char **value = sync_option(arguments, argv[i], size);
+
+        if (has_ended || argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (arguments->word_count == SYNC_WORDS_MAX)
+                return cli_wrong(arguments->command, "There is one argument too many:", argv[i]);
+            arguments->words[arguments->word_count++] = argv[i];
+        } else if (strcmp(argv[i], "--") == 0)
+            has_ended = true;
+        else if (cli_is_help(argv[i])) {
+            cli_help(arguments->command);
+            return CLI_OK;
+        } else if (strcmp(argv[i], "--json") == 0)
+            arguments->as_json = true;
+        else if (strcmp(argv[i], "--listen") == 0)
+            arguments->listens = true;
+        else if (value == NULL)
+            return cli_wrong(arguments->command, "There is no option", argv[i]);
+        else if (equals == NULL && i + 1 >= argc)
+            return cli_wrong(arguments->command, "There is no value after", argv[i]);
+        else
+            *value = equals == NULL ? argv[++i] : equals + 1;
+    }
+    return -1;
+}
+
+static const struct sync_action *sync_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof sync_actions / sizeof sync_actions[0]; i++)
+        if (strcmp(name, sync_actions[i].name) == 0)
+            return &sync_actions[i];
+    return NULL;
+}
+
+/* Check words and options before the engine starts. Returns -1, or CLI_USAGE after a message. */
+static int sync_check(const struct sync_arguments *arguments, const struct sync_action *action)
+{
+    const struct cli_command *command = arguments->command;
+    char problem[160];
+    uint64_t number;
+    bool is_complete = arguments->word_count >= action->words_min;
+
+    if (action->run == sync_login)
+        is_complete = is_complete && arguments->homeserver != NULL && arguments->user != NULL &&
+                      arguments->password_file != NULL;
+    if (action->run == sync_create)
+        is_complete = is_complete && arguments->name != NULL;
+    if (action->run == sync_keys)
+        is_complete = is_complete && arguments->passphrase_file != NULL;
+    if (action->run == sync_verify)
+        is_complete = is_complete && (arguments->word_count > 1) != arguments->listens;
+    (void)snprintf(problem, sizeof problem, "`troupe sync %s` takes %s", action->name,
+        action->words[0] == '\0' ? "no arguments" : action->words);
+    if (!is_complete || arguments->word_count > action->words_max)
+        return cli_wrong(command, problem, NULL);
+    if (arguments->key_fd != NULL &&
+        (!span_u64(span_of(arguments->key_fd), &number) || number > 65535))
+        return cli_wrong(
+            command, "--key-fd takes the number of an open descriptor, not", arguments->key_fd);
+    if (arguments->key_fd != NULL && arguments->key_file != NULL)
+        return cli_wrong(command, "Use --key-file or --key-fd, not both", NULL);
+    if (arguments->share != NULL && strcmp(arguments->share, "verified") != 0 &&
+        strcmp(arguments->share, "halt") != 0 && strcmp(arguments->share, "all") != 0)
+        return cli_wrong(command, "--share takes verified, halt or all, not", arguments->share);
+    return -1;
+}
+
+static int sync_run(const struct cli_command *command, int argc, char **argv)
+{
+    struct sync_arguments arguments = { .command = command, .data = "troupe-sync" };
+    const struct sync_action *action;
+    struct sync_client client;
+    int status = sync_parse(&arguments, argc, argv);
+
+    if (status != -1)
+        return status;
+    if (arguments.word_count == 0)
+        return cli_wrong(command, "Name the action, such as login, rooms, send or tail", NULL);
+    action = sync_find(arguments.words[0]);
+    if (action == NULL)
+        return cli_wrong(command, "There is no action", arguments.words[0]);
+    status = sync_check(&arguments, action);
+    if (status != -1)
+        return status;
+    status = sync_client_open(&client, &arguments);
+    if (status == CLI_OK)
+        status = action->run(&client);
+    sync_client_close(&client);
+    return status;
+}
+
+const struct cli_command cmd_sync = {
+    .name = "sync",
+    .arguments = "ACTION [ARGUMENT...] [OPTION...]",
+    .summary = "a Matrix device: log in, verify, send and receive encrypted messages",
+    .help =
+        "  login --homeserver URL --user NAME --password-file F\n"
+        "                       log in as a new device; F may be - for standard input\n"
+        "  logout               delete the device on the homeserver; received events stay\n"
+        "  status               show the login and the last problem\n"
+        "  rooms                list rooms and invitations\n"
+        "  create --name N [--invite USER]\n"
+        "                       create an encrypted room and print its id\n"
+        "  invite ROOM USER     invite a user\n"
+        "  join ROOM            accept an invitation\n"
+        "  send ROOM TEXT       send a message and print its event id\n"
+        "  attach ROOM FILE     encrypt, upload and send a file\n"
+        "  tail                 print decrypted events as they come\n"
+        "    --room R             of this room alone\n"
+        "    --count N            end after N events\n"
+        "    --since SEQ          start after this number, 0 for all (default: new events)\n"
+        "    --save DIR           save attachments there\n"
+        "  devices USER         list the devices of a user\n"
+        "  verify USER [DEVICE] ask a device for verification and compare seven emoji\n"
+        "  verify --listen      wait for such a request, accept it and compare\n"
+        "                       With --json each step is an object; answer `yes` or `no` on\n"
+        "                       standard input. Exit status 0: both sides verified the other\n"
+        "  keys export FILE --passphrase-file F\n"
+        "  keys import FILE --passphrase-file F\n"
+        "                       write and read the keys of received messages, as other Matrix\n"
+        "                       clients do\n"
+        "\n"
+        "  --data DIR           the device's directory (troupe-sync). If a `tail` or `verify`\n"
+        "                       runs there, other commands go through it\n"
+        "  --json               print JSON, one object a line\n"
+        "  --key-file F         the key that seals secrets in DIR: 64 hexadecimal digits\n"
+        "  --key-fd N           the same from an open descriptor (default: DIR/key, created)\n"
+        "  --share WHO          devices that get the keys of messages: verified (default), all,\n"
+        "                       or halt: send nothing while a device is not verified\n"
+        "\n"
+        "Exit status: 0 success, 1 failure, 2 a wrong command line.\n"
+        "\n"
+        "Examples:\n"
+        "\n"
+        "  troupe sync login --homeserver https://matrix.example.org --user ada "
+        "--password-file pw\n"
+        "  troupe sync verify @bob:example.org\n"
+        "  room=$(troupe sync create --name notes --invite @bob:example.org)\n"
+        "  troupe sync send \"$room\" hello\n"
+        "  troupe sync tail --json --count 1\n",
+    .run = sync_run,
+};

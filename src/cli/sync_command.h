@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sync_command.h: the shared parts of `troupe sync`: arguments, requests to the engine, messages. */
+#ifndef CLI_SYNC_COMMAND_H
+#define CLI_SYNC_COMMAND_H
+
+#include "cli/cli.h"
+#include "cli/sync_host.h"
+
+enum { SYNC_WORDS_MAX = 4 };
+
+struct sync_arguments {
+    const struct cli_command *command;
+    const char *data, *key_file, *key_fd, *share;
+    const char *homeserver, *user, *password_file, *name, *invite, *room, *count, *since, *save;
+    const char *passphrase_file;
+    bool as_json, listens;
+    const char *words[SYNC_WORDS_MAX]; /* the action is the first */
+    size_t word_count;
+};
+
+/* A connection to the engine. */
+struct sync_client {
+    const struct sync_arguments *arguments;
+    struct sync_host *host; /* NULL: the engine runs in another process */
+    int fd;
+    int signal_fd; /* SIGINT and SIGTERM */
+    int64_t next_id;
+    struct buffer in;
+    /* Called with the engine's status, several times a second while a request waits; or NULL. It
+     * returns 0, or a code to give the request up with. */
+    int (*on_status)(void *data, const struct json *status);
+    void *on_status_data;
+};
+
+/* The actions. Each returns an exit status. */
+int sync_login(struct sync_client *client);
+int sync_logout(struct sync_client *client);
+int sync_status(struct sync_client *client);
+int sync_rooms(struct sync_client *client);
+int sync_create(struct sync_client *client);
+int sync_invite(struct sync_client *client);
+int sync_join(struct sync_client *client);
+int sync_send(struct sync_client *client);
+int sync_tail(struct sync_client *client);
+int sync_attach(struct sync_client *client);
+int sync_devices(struct sync_client *client);
+int sync_keys(struct sync_client *client);
+int sync_verify(struct sync_client *client);
+
+/* Print "troupe sync: TEXT" to stderr. Returns CLI_FAILED. */
+int sync_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Print what an error of the engine means and what to do. Returns CLI_FAILED. */
+int sync_complain(const struct sync_client *client, const char *what, int rc);
+
+/* ---- requests: sync_client.c ------------------------------------------------------------------ */
+
+/* Open the engine. CLI_OK, or CLI_FAILED and a message. */
+int sync_client_open(struct sync_client *client, const struct sync_arguments *arguments);
+void sync_client_close(struct sync_client *client);
+
+/* A request: start it, put members into `writer`, end it, read `answer`, fini. */
+struct sync_call {
+    struct sync_client *client;
+    struct buffer line;
+    struct json_writer writer;
+    int64_t id;
+    struct json_doc doc;
+    const struct json *answer;
+};
+void sync_call_start(struct sync_call *call, struct sync_client *client, const char *verb);
+/* Send the request and wait for its answer. Returns the engine's code; TR_ECANCELLED after a signal,
+ * TR_ECLOSED if the engine ended. */
+int sync_call_end(struct sync_call *call);
+void sync_call_fini(struct sync_call *call); /* wipes */
+/* Return a text or a number of an answer; "" and 0 without it. */
+struct span sync_text(const struct json *object, const char *key);
+int64_t sync_number(const struct json *object, const char *key);
+bool sync_truth(const struct json *object, const char *key);
+
+/* Wait until the engine has synced and its keys are on the server, with progress on a terminal.
+ * CLI_OK; CLI_FAILED and a message if there is no login or the server does not answer. */
+int sync_settle(struct sync_client *client);
+/* Take a signal, SIGINT or SIGTERM; false if there is none. */
+bool sync_is_signalled(const struct sync_client *client);
+/* Wait `ms`; false after a signal. */
+bool sync_pause(const struct sync_client *client, int ms);
+
+/* Print an answer, without the members of the link, or an object that was written, as a line on
+ * stdout. False: the output is closed. */
+bool sync_print_json(const struct json *answer);
+bool sync_print_line(struct buffer *line);
+
+/* Read a file of one secret, without the newline at its end; "-" is stdin. False: a message was
+ * printed. The caller wipes it. */
+bool sync_read_secret(const char *path, const char *what, struct buffer *ret_secret);
+
+/* ---- media: sync_media.c ---------------------------------------------------------------------- */
+
+/* Send the event of a room and wait until it has left. The caller ended its content. */
+int sync_send_content(struct sync_client *client, const char *room, struct span content);
+/* Save the attachment of an event, if it has one, into a directory. Returns the code of a failure, 1
+ * if a file was saved, 0 without one; *ret_path is its path. */
+int sync_save(struct sync_client *client, const struct json *content, const char *directory,
+    struct buffer *ret_path);
+
+#endif

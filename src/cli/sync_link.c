@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sync_link.c: one actor has the listener and all connections. Descriptors are watched for edges, so
+ * every event reads and writes until the kernel says no more. */
+#include "cli/sync_link.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "net/socket.h"
+
+enum { TAG_LISTEN = 1, TAG_PEER = 16, TAG_JOB = 1024, LINK_READ_BYTES = 64 << 10 };
+
+/* A request under way. */
+struct link_request {
+    struct mxengine_job *job; /* NULL: the place is free */
+    int64_t id;
+};
+
+struct link_peer {
+    int fd; /* -1: closed; the place is free once its requests have ended */
+    struct tr_cancel *cancel;
+    struct buffer in;  /* a part of a line */
+    struct buffer out; /* not sent yet */
+    struct link_request requests[SYNC_REQUESTS_MAX];
+};
+
+struct link {
+    struct sync_link_options options;
+    struct link_peer peers[SYNC_PEERS_MAX];
+};
+
+struct link_message {
+    int nothing;
+};
+
+/* ---- connections ------------------------------------------------------------------------------ */
+
+static bool link_peer_is_free(const struct link_peer *peer)
+{
+    if (peer->fd >= 0)
+        return false;
+    for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
+        if (peer->requests[i].job != NULL)
+            return false;
+    return true;
+}
+
+/* Close a connection. Its requests end with TR_ECANCELLED. */
+static void link_close(struct link_peer *peer, struct tr_context *ctx)
+{
+    if (peer->fd < 0)
+        return;
+    (void)tr_fd_forget(ctx, peer->fd);
+    close(peer->fd);
+    peer->fd = -1;
+    tr_cancel_fire(peer->cancel);
+    mx_wipe_buffer(&peer->in);
+    mx_wipe_buffer(&peer->out);
+}
+
+/* Take a connected descriptor; a connection over the limit is closed. */
+static int link_add(struct link *link, struct tr_context *ctx, int fd)
+{
+    for (uint32_t i = 0; i < SYNC_PEERS_MAX; i++) {
+        struct link_peer *peer = &link->peers[i];
+        int rc;
+
+        if (!link_peer_is_free(peer))
+            continue;
+        tr_cancel_destroy(&peer->cancel);
+        rc = tr_cancel_create(NULL, &peer->cancel);
+        if (rc == 0)
+            rc = tr_fd_watch(ctx, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, TAG_PEER + i);
+        if (rc != 0)
+            break;
+        peer->fd = fd;
+        peer->in.size_max = peer->out.size_max = SYNC_LINE_MAX;
+        return 0;
+    }
+    close(fd);
+    return TR_ELIMIT;
+}
+
+static void link_accept(struct link *link, struct tr_context *ctx)
+{
+    enum net_accept accepted = NET_ACCEPTED;
+    struct net_peer address;
+    int fd;
+
+    while (accepted == NET_ACCEPTED || accepted == NET_ACCEPT_AGAIN) {
+        accepted = net_accept(link->options.listen_fd, &fd, &address);
+        if (accepted == NET_ACCEPTED)
+            (void)link_add(link, ctx, fd);
+    }
+}
+
+static void link_flush(struct link_peer *peer, struct tr_context *ctx)
+{
+    size_t done = 0;
+
+    while (done < peer->out.size) {
+        ssize_t wrote = send(peer->fd, peer->out.bytes + done, peer->out.size - done, MSG_NOSIGNAL);
+
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0 && errno != EAGAIN) {
+            link_close(peer, ctx);
+            return;
+        }
+        if (wrote < 0)
+            break;
+        done += (size_t)wrote;
+    }
+    if (done == peer->out.size)
+        mx_wipe_buffer(&peer->out); /* answers have texts and keys */
+    else
+        buffer_consume(&peer->out, done);
+    peer->out.size_max = SYNC_LINE_MAX;
+}
+
+static void link_answer(struct link *link, struct link_peer *peer, struct tr_context *ctx,
+    const struct link_request *request, int status)
+{
+    if (peer->fd < 0)
+        return;
+    if (sync_wire_write(request->job, request->id, status, link->options.key, &peer->out) != 0)
+        link_close(peer, ctx);
+    else
+        link_flush(peer, ctx);
+}
+
+/* ---- requests --------------------------------------------------------------------------------- */
+
+static struct link_request *link_place(struct link_peer *peer)
+{
+    for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
+        if (peer->requests[i].job == NULL)
+            return &peer->requests[i];
+    return NULL;
+}
+
+static void link_ask(
+    struct link *link, struct link_peer *peer, struct tr_context *ctx, const struct json *line)
+{
+    struct link_request *place = link_place(peer), request = { 0 };
+    uint32_t tag = TAG_JOB + (uint32_t)(peer - link->peers) * SYNC_REQUESTS_MAX;
+    int rc;
+
+    (void)json_int(json_get(line, "id"), &request.id);
+    rc = place == NULL ? TR_EFULL : sync_wire_read(line, &request.job);
+    if (rc == 0) {
+        request.job->cancel = peer->cancel;
+        rc = mxengine_ask(
+            ctx, link->options.engine, request.job, tag + (uint32_t)(place - peer->requests));
+        if (rc == 0) {
+            *place = request;
+            return;
+        }
+    }
+    link_answer(link, peer, ctx, &request, rc);
+    mxengine_job_unref(request.job);
+}
+
+static void link_take_line(
+    struct link *link, struct link_peer *peer, struct tr_context *ctx, struct span text)
+{
+    struct json_doc doc = { 0 };
+
+    if (json_parse_copy(&doc, text, JSON_UNIQUE_KEYS) == 0)
+        link_ask(link, peer, ctx, json_root(&doc));
+    else
+        link_close(peer, ctx); /* the answer would have no id */
+    mx_wipe_buffer(&doc.copy); /* it may have a password */
+    json_doc_free(&doc);
+}
+
+/* Take the whole lines. A part that has no newline before `from` stays. */
+static void link_take_lines(
+    struct link *link, struct link_peer *peer, struct tr_context *ctx, size_t from)
+{
+    size_t start = 0;
+
+    while (peer->fd >= 0 && from < peer->in.size) {
+        const char *end = memchr(peer->in.bytes + from, '\n', peer->in.size - from);
+
+        if (end == NULL)
+            break;
+        from = (size_t)(end - peer->in.bytes);
+        link_take_line(link, peer, ctx, (struct span){ peer->in.bytes + start, from - start });
+        start = ++from;
+    }
+    if (peer->fd < 0)
+        return;
+    if (start == peer->in.size)
+        mx_wipe_buffer(&peer->in);
+    else
+        buffer_consume(&peer->in, start);
+    peer->in.size_max = SYNC_LINE_MAX;
+}
+
+static void link_read(struct link *link, struct link_peer *peer, struct tr_context *ctx)
+{
+    while (peer->fd >= 0) {
+        char *place = buffer_reserve(&peer->in, LINK_READ_BYTES);
+        size_t from = peer->in.size;
+        ssize_t got = place == NULL ? 0 : recv(peer->fd, place, LINK_READ_BYTES, 0);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN)
+            return;
+        if (got <= 0) {
+            link_close(peer, ctx);
+            return;
+        }
+        buffer_grew(&peer->in, (size_t)got);
+        link_take_lines(link, peer, ctx, from);
+    }
+}
+
+/* ---- the actor -------------------------------------------------------------------------------- */
+
+static enum tr_next link_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct link *link = self;
+
+    if (event->kind == TR_EVENT_FD && event->tag == TAG_LISTEN)
+        link_accept(link, ctx);
+    else if (event->kind == TR_EVENT_FD) {
+        struct link_peer *peer = &link->peers[event->tag - TAG_PEER];
+
+        if (peer->fd == event->fd)
+            link_flush(peer, ctx);
+        if (peer->fd == event->fd)
+            link_read(link, peer, ctx);
+    } else if (event->kind == TR_EVENT_REPLY && event->tag >= TAG_JOB) {
+        uint32_t number = event->tag - TAG_JOB;
+        struct link_peer *peer = &link->peers[number / SYNC_REQUESTS_MAX];
+        struct link_request *place = &peer->requests[number % SYNC_REQUESTS_MAX];
+        struct link_request request = *place;
+
+        tr_assert(request.job != NULL);
+        *place = (struct link_request){ 0 };
+        link_answer(link, peer, ctx, &request, event->status);
+        mxengine_job_unref(request.job);
+    }
+    return TR_GO;
+}
+
+static enum tr_next link_handle(void *self, struct tr_context *ctx, void *message)
+{
+    (void)self;
+    (void)ctx;
+    (void)message;
+    return TR_GO; /* nobody tells it anything */
+}
+
+static int link_start(void *self, struct tr_context *ctx)
+{
+    struct link *link = self;
+    int rc = 0;
+
+    for (int i = 0; i < SYNC_PEERS_MAX; i++)
+        link->peers[i].fd = -1;
+    if (link->options.listen_fd >= 0)
+        rc = tr_fd_watch(ctx, link->options.listen_fd, EPOLLIN | EPOLLET, TAG_LISTEN);
+    if (rc == 0 && link->options.client_fd >= 0)
+        rc = link_add(link, ctx, link->options.client_fd);
+    return rc;
+}
+
+static void link_finish(void *self)
+{
+    struct link *link = self;
+
+    if (link->options.listen_fd >= 0)
+        close(link->options.listen_fd);
+    for (int i = 0; i < SYNC_PEERS_MAX; i++) {
+        struct link_peer *peer = &link->peers[i];
+
+        if (peer->fd >= 0)
+            close(peer->fd);
+        for (int j = 0; j < SYNC_REQUESTS_MAX; j++)
+            mxengine_job_unref(peer->requests[j].job);
+        tr_cancel_destroy(&peer->cancel);
+        mx_wipe_buffer(&peer->in);
+        mx_wipe_buffer(&peer->out);
+    }
+}
+
+static const struct tr_type link_type = {
+    .name = "sync-link",
+    .message_size = sizeof(struct link_message),
+    .state_size = sizeof(struct link),
+    .start = link_start,
+    .handle = link_handle,
+    .event = link_event,
+    .finish = link_finish,
+};
+
+int sync_link_spawn(struct tr_system *system, const struct sync_link_options *options,
+    const struct tr_spawn_options *spawn, tr_sender *ret_link)
+{
+    struct link link = { .options = *options };
+
+    return tr_spawn(system, &link_type, &link, spawn, ret_link);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sync_link.h: the requests to a Matrix engine as JSON lines, over a Unix socket or within a process.
+ *
+ *     {"id":1,"do":"send","room":"!r:x","type":"m.room.message","content":{…}}
+ *     {"id":1,"ok":true,"result":"m1.2"}          or
+ *     {"id":1,"ok":false,"code":-5,"text":"…"}
+ *
+ * 1. Every request is answered once, in the order in which the engine ends them. `do` is a verb of
+ *    engine.h in small letters; sync_wire.c has the members.
+ * 2. Lines, requests under way and connections have limits. A connection that exceeds one of them is
+ *    closed; a connection that ends cancels its requests.
+ * 3. The socket has the mode 0600 and its directory 0700: its users are the user of the engine. */
+#ifndef CLI_SYNC_LINK_H
+#define CLI_SYNC_LINK_H
+
+#include "json/json.h"
+#include "json/json_write.h"
+#include "matrix/client/engine.h"
+
+enum {
+    SYNC_LINE_MAX = 96 << 20, /* a key file with the most sessions fits */
+    SYNC_PEERS_MAX = 32,
+    SYNC_REQUESTS_MAX = 8, /* of one connection */
+    SYNC_EVENTS_MAX = 50,  /* in one answer */
+};
+
+struct sync_link_options {
+    tr_sender engine;                /* borrowed, like the key; both outlive the link */
+    const struct mx_pickle_key *key; /* opens stored texts */
+    int listen_fd;                   /* taken; -1: none */
+    int client_fd;                   /* a connection of this process; taken; -1: none */
+};
+/* Start to serve. On failure the descriptors stay the caller's. */
+int sync_link_spawn(struct tr_system *system, const struct sync_link_options *options,
+    const struct tr_spawn_options *spawn, tr_sender *ret_link);
+
+/* ---- sync_wire.c: requests and answers as JSON ------------------------------------------------ */
+
+/* Create the job of a request. TR_EINVAL: no such verb, or a member is not valid; TR_EIO: a file
+ * cannot be opened; TR_ENOMEM. */
+int sync_wire_read(const struct json *request, struct mxengine_job **ret_job);
+/* Append the line of an answer. `job` may be NULL after a failure of the request. */
+int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,
+    const struct mx_pickle_key *key, struct buffer *out);
+
+#endif

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The link of `troupe sync` over an engine without a homeserver: its requests never answer. */
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../sql/place.h"
+#include "cli/sync_link.h"
+
+static const struct mx_pickle_key stage_key = { { 7 } };
+
+static int stage_ask(
+    void *data, struct tr_context *ctx, const struct mxengine_call *call, uint32_t tag)
+{
+    (void)data;
+    (void)ctx;
+    (void)call;
+    (void)tag;
+    return TR_EIO; /* no network */
+}
+
+static void stage_take(void *data, const struct tr_event *event, struct mxengine_answer *ret_answer)
+{
+    (void)data;
+    (void)event;
+    *ret_answer = (struct mxengine_answer){ .failed = TR_EIO };
+}
+
+static void stage_drop(void *data, struct mxengine_answer *answer)
+{
+    (void)data;
+    (void)answer;
+}
+
+struct stage {
+    struct place place;
+    struct mxengine_options options;
+    tr_sender engine, link;
+    struct tr_done *engine_done, *link_done;
+    int fd;
+    struct buffer in;
+};
+
+static void stage_start(struct stage *stage)
+{
+    int pair[2];
+
+    *stage = (struct stage){ 0 };
+    place_init_in_memory(&stage->place);
+    place_system(&stage->place);
+    CHECK_EQ_INT(place_try_open(&stage->place, &(struct sql_options){ .url = stage->place.url,
+                                                   .migrations = mxstore_migrations,
+                                                   .migration_count = MXSTORE_MIGRATIONS }),
+        0);
+    stage->options = (struct mxengine_options){ .sql = stage->place.sql,
+        .key = &stage_key,
+        .transport = { .ask = stage_ask, .take = stage_take, .drop = stage_drop } };
+    CHECK_EQ_INT(mxengine_spawn(stage->place.system, &stage->options,
+                     &(struct tr_spawn_options){ .ret_done = &stage->engine_done }, &stage->engine),
+        0);
+    CHECK_EQ_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    CHECK_EQ_INT(
+        sync_link_spawn(stage->place.system,
+            &(struct sync_link_options){
+                .engine = stage->engine, .key = &stage_key, .listen_fd = -1, .client_fd = pair[1] },
+            &(struct tr_spawn_options){ .ret_done = &stage->link_done }, &stage->link),
+        0);
+    stage->fd = pair[0];
+}
+
+static void stage_end(tr_sender *sender, struct tr_done **done)
+{
+    enum tr_why why;
+
+    CHECK_EQ_INT(tr_stop(tr_sender_weaken(*sender)), 0);
+    tr_sender_drop(sender);
+    CHECK_EQ_INT(tr_done_wait(done, NULL, &why, TR_SECONDS(10)), 0);
+}
+
+static void stage_stop(struct stage *stage)
+{
+    close(stage->fd);
+    stage_end(&stage->link, &stage->link_done);
+    stage_end(&stage->engine, &stage->engine_done);
+    place_finish(&stage->place);
+    buffer_free(&stage->in);
+}
+
+static void stage_say(struct stage *stage, struct span text)
+{
+    for (size_t done = 0; done < text.size;) {
+        ssize_t wrote = send(stage->fd, text.at + done, text.size - done, MSG_NOSIGNAL);
+
+        if (wrote < 0) { /* full, or closed: the reader finds out */
+            struct pollfd fd = { .fd = stage->fd, .events = POLLOUT };
+
+            CHECK(poll(&fd, 1, 10000) > 0);
+            if ((fd.revents & (POLLERR | POLLHUP)) != 0)
+                return;
+        } else
+            done += (size_t)wrote;
+    }
+}
+
+/* Read the next line; false at the end of the connection. */
+static bool stage_line(struct stage *stage, struct json_doc *doc)
+{
+    const char *end = NULL;
+
+    while (stage->in.size == 0 || (end = memchr(stage->in.bytes, '\n', stage->in.size)) == NULL) {
+        struct pollfd fd = { .fd = stage->fd, .events = POLLIN };
+        char *place = buffer_reserve(&stage->in, 4096);
+        ssize_t got;
+
+        CHECK(poll(&fd, 1, 10000) > 0);
+        got = recv(stage->fd, place, 4096, 0);
+        if (got <= 0)
+            return false;
+        buffer_grew(&stage->in, (size_t)got);
+    }
+    CHECK_EQ_INT(
+        json_parse_copy(doc, (struct span){ stage->in.bytes, (size_t)(end - stage->in.bytes) },
+            JSON_UNIQUE_KEYS),
+        0);
+    buffer_consume(&stage->in, (size_t)(end - stage->in.bytes) + 1);
+    return true;
+}
+
+/* Ask and check the id and the code of the answer. */
+static void stage_check(struct stage *stage, const char *request, int code)
+{
+    struct json_doc doc = { 0 };
+    int64_t id = 0, got = 0;
+    bool is_ok = false;
+
+    stage_say(stage, span_of(request));
+    CHECK(stage_line(stage, &doc));
+    CHECK(json_int(json_get(json_root(&doc), "id"), &id));
+    CHECK(json_bool(json_get(json_root(&doc), "ok"), &is_ok));
+    (void)json_int(json_get(json_root(&doc), "code"), &got);
+    CHECK_EQ_INT(id, 5);
+    CHECK_EQ_INT(is_ok, code == 0);
+    CHECK_EQ_INT(got, code);
+    json_doc_free(&doc);
+}
+
+TEST(sync_link, requests_are_answered_with_their_ids)
+{
+    struct stage stage;
+
+    stage_start(&stage);
+    stage_check(&stage, "{\"id\":5,\"do\":\"status\"}\n", 0);
+    stage_check(&stage, "{\"id\":5,\"do\":\"rooms\"}\n", 0);
+    stage_check(&stage, "{\"id\":5,\"do\":\"events\"}\n", 0);
+    stage_check(&stage, "{\"id\":5,\"do\":\"export\"}\n", 0);
+    stage_check(&stage,
+        "{\"id\":5,\"do\":\"send\",\"room\":\"!r:x\",\"type\":\"m\",\"content\":{}}\n", TR_EACCES);
+    stage_check(&stage, "{\"id\":5,\"do\":\"devices\",\"user\":\"@a:x\"}\n", TR_EACCES);
+    stage_check(&stage, "{\"id\":5,\"do\":\"logout\"}\n", TR_EBUSY);
+    stage_stop(&stage);
+}
+
+TEST(sync_link, a_wrong_request_says_so)
+{
+    static const char *const wrong[] = {
+        "{\"id\":5}\n",
+        "{\"id\":5,\"do\":7}\n",
+        "{\"id\":5,\"do\":\"dance\"}\n",
+        "{\"id\":5,\"do\":\"act\",\"act\":\"dance\"}\n",
+        "{\"id\":5,\"do\":\"events\",\"waits\":1}\n",
+        "{\"id\":5,\"do\":\"upload\",\"path\":\"relative\"}\n",
+        "{\"id\":5,\"do\":\"upload\",\"path\":\"/a\\u0000b\"}\n",
+    };
+    struct stage stage;
+
+    stage_start(&stage);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        stage_check(&stage, wrong[i], TR_EINVAL);
+    stage_check(&stage, "{\"id\":5,\"do\":\"upload\",\"path\":\"/nowhere/file\"}\n", TR_EIO);
+    stage_check(&stage, "{\"id\":5,\"do\":\"upload\",\"path\":\"/tmp\"}\n", TR_EIO);
+    stage_check(&stage, "{\"id\":5,\"do\":\"status\"}\n", 0);
+    stage_stop(&stage);
+}
+
+TEST(sync_link, a_line_that_is_no_json_ends_the_connection)
+{
+    struct json_doc doc = { 0 };
+    struct stage stage;
+
+    stage_start(&stage);
+    stage_say(&stage, SPAN("{\"id\":5,\"id\":6,\"do\":\"status\"}\n"));
+    CHECK(!stage_line(&stage, &doc));
+    stage_stop(&stage);
+}
+
+TEST(sync_link, a_line_without_an_end_ends_the_connection)
+{
+    static char text[1 << 20];
+    struct json_doc doc = { 0 };
+    struct stage stage;
+
+    memset(text, ' ', sizeof text);
+    stage_start(&stage);
+    for (size_t i = 0; i <= SYNC_LINE_MAX / sizeof text; i++)
+        stage_say(&stage, (struct span){ text, sizeof text });
+    CHECK(!stage_line(&stage, &doc));
+    stage_stop(&stage);
+}
+
+/* Requests that wait do not stop others, and have a limit. */
+TEST(sync_link, requests_over_the_limit_are_refused)
+{
+    const char *wait = "{\"id\":4,\"do\":\"events\",\"waits\":true}\n";
+    struct stage stage;
+
+    stage_start(&stage);
+    for (int i = 0; i < SYNC_REQUESTS_MAX - 1; i++)
+        stage_say(&stage, span_of(wait));
+    stage_check(&stage, "{\"id\":5,\"do\":\"status\"}\n", 0);
+    stage_say(&stage, span_of(wait));
+    stage_check(&stage, "{\"id\":5,\"do\":\"status\"}\n", TR_EFULL);
+    stage_stop(&stage);
+}
+
+TEST(sync_link, a_request_with_a_time_limit_ends)
+{
+    struct stage stage;
+
+    stage_start(&stage);
+    for (int i = 0; i < 20; i++) /* places come back */
+        stage_check(&stage, "{\"id\":5,\"do\":\"news\",\"timeoutMs\":1}\n", TR_ETIMEOUT);
+    stage_stop(&stage);
+}
+
+/* More requests give up than the engine has places for jobs: each frees its own. */
+TEST(sync_link, requests_that_gave_up_free_their_places)
+{
+    struct stage stage;
+
+    stage_start(&stage);
+    for (int i = 0; i < 2 * MXENGINE_JOBS_MAX; i++)
+        stage_check(
+            &stage, "{\"id\":5,\"do\":\"events\",\"waits\":true,\"timeoutMs\":1}\n", TR_ETIMEOUT);
+    stage_check(&stage, "{\"id\":5,\"do\":\"rooms\"}\n", 0);
+    stage_stop(&stage);
+}

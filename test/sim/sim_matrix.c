@@ -58,6 +58,7 @@ struct device {
     struct tr_future *asked; /* any other job */
     struct mxengine_job *asked_job;
     uint64_t failed_hash, failed_ns; /* of the last request that failed */
+    uint32_t syncs;                  /* asked for so far */
     struct mx_server_place since;    /* of the last /sync */
 };
 
@@ -113,6 +114,7 @@ struct exchange {
     uint32_t device; /* of the engine that asks */
     uint32_t life;
     enum mxclient_call call;
+    uint32_t sync; /* its number, of a /sync */
     struct buffer target, token, body;
     tr_reply_handle reply;
     bool is_held; /* a long poll without news */
@@ -163,10 +165,12 @@ static uint64_t exchange_hash(const struct exchange *exchange)
     return hash;
 }
 
-/* Note a request that fails now; an engine that was killed does not repeat it. */
+/* Note a request that fails now. An engine that was killed does not repeat it, and one that has asked
+ * for another /sync since then has forgotten it: it reloaded. */
 static void exchange_note_failure(const struct exchange *exchange)
 {
-    if (exchange->life != now.devices[exchange->device].life)
+    if (exchange->life != now.devices[exchange->device].life ||
+        (exchange->call == MXCLIENT_SYNC && exchange->sync != now.devices[exchange->device].syncs))
         return;
     now.devices[exchange->device].failed_hash = exchange_hash(exchange);
     now.devices[exchange->device].failed_ns = tr_sim_now_ns(now.s.sim);
@@ -315,6 +319,8 @@ static enum tr_next server_handle(void *self, struct tr_context *ctx, void *mess
 
     check_spin(exchange);
     check_token(exchange);
+    if (exchange->call == MXCLIENT_SYNC)
+        exchange->sync = ++now.devices[exchange->device].syncs;
     exchange->reply = tr_reply_take(ctx);
     for (index = 0; index < EXCHANGES_MAX && actor->exchanges[index] != NULL; index++)
         ;

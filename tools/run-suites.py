@@ -107,7 +107,8 @@ SUITES = [
           tools=["clang"]),
     # Not in `test`: a fresh machine fetches 80 MB and unpacks for a minute before the first case.
     Suite("matrix", "long", 400, "real Matrix clients through a real Synapse",
-          ["tools/build.sh debug", "tools/run-tests.py --jobs 1 test/matrix/peers_talk.py"], files=["test/matrix"]),
+          ["tools/build.sh debug", "tools/run-tests.py --jobs 1 test/matrix/peers_talk.py test/matrix/commands.py"],
+          files=["test/matrix"]),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,
           files=["test/integration"], environment={**BUILT, **LONG}),
 ]

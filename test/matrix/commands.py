@@ -1,0 +1,468 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`troupe sync`, the shipped program, with matrix-js-sdk as its peer and a Synapse between them. Parts of cases' names on the
+command line choose some; the first case makes the logins."""
+import contextlib
+import hashlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+# pylint: disable=wrong-import-position,import-error
+import matrix_peers
+from matrix_peers import LIMIT_S, Peer, ROOT, matrix_homeserver
+from serving import wait_until
+
+PROGRAM = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/debug"), "troupe")
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+# ---- the program ----------------------------------------------------------------------------------------------------
+
+class Running:
+    """A `troupe sync` that runs on: each line that it prints is an object."""
+
+    def __init__(self, command):
+        # pylint: disable=consider-using-with  # it ends in __exit__
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        bufsize=0)
+        self.read = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def line(self):
+        while b"\n" not in self.read:
+            ready, _, _ = select.select([self.process.stdout], [], [], LIMIT_S)
+            assert ready, "the program printed no line in time"
+            got = os.read(self.process.stdout.fileno(), 65536)
+            assert got, f"the program ended: {self.process.stderr.read()}"
+            self.read += got
+        text, self.read = self.read.split(b"\n", 1)
+        return json.loads(text)
+
+    def step(self, name):
+        """Reads on until this step of a verification."""
+        while (found := self.line())["step"] != name:
+            assert found["step"] not in ("cancelled", "done"), found
+        return found
+
+    def say(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+
+    def end(self):
+        return self.process.wait(LIMIT_S)
+
+
+class Device:
+    """A data directory and the commands on it."""
+
+    def __init__(self, folder, name):
+        self.folder, self.data = folder, os.path.join(folder, name)
+        self.user_id = self.device_id = None
+
+    def command(self, *words, as_json=True):
+        return [PROGRAM, "sync", *words, "--data", self.data, *(["--json"] if as_json else [])]
+
+    def run(self, *words, status=0, as_json=True, text=""):
+        done = subprocess.run(self.command(*words, as_json=as_json), input=text, capture_output=True, text=True,
+                              timeout=LIMIT_S, check=False)
+        assert done.returncode == status, f"{words}: {done.returncode}: {done.stdout} {done.stderr}"
+        return done
+
+    def ask(self, *words, text=""):
+        """The object that a command prints."""
+        return json.loads(self.run(*words, text=text).stdout)
+
+    def start(self, *words):
+        return Running(self.command(*words))
+
+    def login(self, server, user):
+        answer = self.ask("login", "--homeserver", server.url, "--user", user, "--password-file", "-",
+                          text=matrix_homeserver.PASSWORD + "\n")
+        self.user_id, self.device_id = answer["userId"], answer["deviceId"]
+
+    def trust_of(self, peer):
+        return {device["deviceId"]: device["trust"] for device in self.ask("devices", peer.user_id)["devices"]}[peer.device_id]
+
+
+class Stage:
+    """ada by commands, bob by matrix-js-sdk, in an encrypted room that ada makes."""
+
+    def __init__(self, server, folder, bob):
+        self.server, self.folder, self.bob = server, folder, bob
+        self.ada = Device(folder, "ada")
+        self.room = None
+
+    @contextlib.contextmanager
+    def tail(self, *words):
+        """A tail that has begun: its socket is there."""
+        with self.ada.start("tail", *words) as tail:
+            wait_until(lambda: os.path.exists(os.path.join(self.ada.data, "engine.socket")), "the tail serves")
+            wait_until(lambda: self.ada.ask("status")["settled"], "the tail has synced")
+            yield tail
+
+    def file(self, name, size):
+        path = os.path.join(self.folder, name)
+        data = os.urandom(size)
+        with open(path, "wb") as file:
+            file.write(data)
+        return path, hashlib.sha256(data).hexdigest()
+
+
+# ---- cases ----------------------------------------------------------------------------------------------------------
+
+@case
+def a_room_is_made_by_commands(stage):
+    assert "Nobody has logged in" in stage.ada.run("rooms", status=1).stderr
+    wrong = stage.ada.run("login", "--homeserver", stage.server.url, "--user", "ada", "--password-file", "-", status=1,
+                          text="wrong\n")
+    assert "refuses" in wrong.stderr, wrong.stderr
+    stage.ada.login(stage.server, "ada")
+    stage.bob.login(stage.server, "bob")
+    assert stage.ada.user_id == "@ada:localhost"
+    assert stage.ada.ask("status")["state"] == "ACTIVE"
+    again = stage.ada.run("login", "--homeserver", stage.server.url, "--user", "ada", "--password-file", "-", status=1,
+                          text=matrix_homeserver.PASSWORD)
+    assert "has a login already" in again.stderr, again.stderr
+    stage.room = stage.ada.ask("create", "--name", "commands")["roomId"]
+    assert stage.ada.ask("invite", stage.room, stage.bob.user_id)["roomId"] == stage.room
+    stage.bob.wait("member", roomId=stage.room, userId=stage.bob.user_id, membership="invite")
+    stage.bob.call("join", roomId=stage.room)
+    rooms = stage.ada.ask("rooms")["rooms"]
+    assert rooms == [{"roomId": stage.room, "membership": "join", "encrypted": True}], rooms
+
+
+@case
+def an_invitation_is_joined(stage):
+    room = stage.bob.call("create_room", name="of bob")["roomId"]
+    stage.bob.call("invite", roomId=room, userId=stage.ada.user_id)
+    wait_until(lambda: {"roomId": room, "membership": "invite"}.items() <= {
+        found["roomId"]: found for found in stage.ada.ask("rooms")["rooms"]}.get(room, {}).items(), "ada sees the invitation")
+    assert stage.ada.ask("join", room)["roomId"] == room
+    stage.bob.wait("member", roomId=room, userId=stage.ada.user_id, membership="join")
+
+
+@case
+def secrets_are_for_their_user_alone(stage):
+    with stage.tail():
+        for name in os.listdir(stage.ada.data):
+            mode = stat.S_IMODE(os.lstat(os.path.join(stage.ada.data, name)).st_mode)
+            assert mode == 0o600, (name, oct(mode))
+    assert stat.S_IMODE(os.stat(stage.ada.data).st_mode) == 0o700
+    key = os.path.join(stage.ada.data, "key")
+    with open(key, encoding="ascii") as file:
+        text = file.read()
+    with open(os.path.join(stage.ada.data, "sync.db"), "rb") as file:
+        stored = file.read()
+    assert bytes.fromhex(text) not in stored and text.strip().encode() not in stored
+    other = os.path.join(stage.folder, "other.key")
+    with open(os.open(other, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+        file.write("00" * 32)
+    assert "does not open" in stage.ada.run("rooms", "--key-file", other, status=1).stderr
+    os.chmod(other, 0o644)
+    assert "chmod 600" in stage.ada.run("rooms", "--key-file", other, status=1).stderr
+    with open(key, encoding="ascii") as file:
+        done = subprocess.run(stage.ada.command("rooms", "--key-fd", str(file.fileno())), pass_fds=[file.fileno()],
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def compare(stage, running, transaction, answer):
+    """Both see the same; the commands and bob answer. Returns the exit status."""
+    shown, theirs = running.step("compare"), stage.bob.wait("sas", transactionId=transaction)
+    assert shown["emoji"] == theirs["emoji"] and shown["decimals"] == theirs["decimals"], (shown, theirs)
+    assert len(shown["emoji"]) == 7 and shown["transactionId"] == transaction, shown
+    if answer == "yes":
+        stage.bob.call("confirm", transactionId=transaction)
+    running.say(answer)
+    return running.end()
+
+
+def verify_bob(stage, answer, *device):
+    with stage.ada.start("verify", stage.bob.user_id, *device) as running:
+        asked = stage.bob.wait("verification_request", deviceId=stage.ada.device_id)
+        stage.bob.call("accept", transactionId=asked["transactionId"])
+        return compare(stage, running, asked["transactionId"], answer), asked["transactionId"]
+
+
+@case
+def a_no_verifies_nobody(stage):
+    status, transaction = verify_bob(stage, "no")
+    assert status == 1
+    assert stage.bob.wait("cancelled", transactionId=transaction)["code"] == "m.mismatched_sas"
+    assert stage.ada.trust_of(stage.bob) == "unverified"
+
+
+@case
+def a_message_before_the_verification_warns(stage):
+    sent = stage.ada.run("send", stage.room, "too early")
+    assert json.loads(sent.stdout)["unverified"] == 1 and "not verified" in sent.stderr, sent
+    stage.bob.wait("undecryptable", roomId=stage.room)
+
+
+@case
+def an_interrupted_verification_is_cancelled(stage):
+    with stage.ada.start("verify", stage.bob.user_id) as running:
+        asked = stage.bob.wait("verification_request", deviceId=stage.ada.device_id)
+        stage.bob.call("accept", transactionId=asked["transactionId"])
+        running.step("compare")
+        running.process.send_signal(signal.SIGINT)
+        assert running.end() == 1
+        stage.bob.wait("cancelled", transactionId=asked["transactionId"])
+
+
+@case
+def a_cancel_of_the_peer_ends_the_question(stage):
+    with stage.ada.start("verify", stage.bob.user_id) as running:
+        asked = stage.bob.wait("verification_request", deviceId=stage.ada.device_id)
+        stage.bob.call("accept", transactionId=asked["transactionId"])
+        running.step("compare")
+        stage.bob.call("cancel", transactionId=asked["transactionId"])
+        while (found := running.line())["step"] != "cancelled":
+            assert found["step"] != "done", found
+        assert found["byPeer"] and found["failure"] == "m.user", found
+        assert running.end() == 1
+
+
+@case
+def a_verification_that_ada_asks_for_ends_with_0(stage):
+    status, transaction = verify_bob(stage, "yes", stage.bob.device_id)
+    assert status == 0
+    stage.bob.wait("verified", transactionId=transaction)
+    assert stage.ada.trust_of(stage.bob) == "verified" and stage.bob.known_devices(
+        stage.ada.user_id)[stage.ada.device_id]["verified"]
+
+
+@case
+def a_verification_that_bob_asks_for_ends_with_0(stage):
+    with stage.ada.start("verify", "--listen") as running:
+        wait_until(lambda: os.path.exists(os.path.join(stage.ada.data, "engine.socket")), "ada listens")
+        wait_until(lambda: stage.ada.ask("status")["settled"], "ada has synced")
+        call = stage.bob.begin("verify", userId=stage.ada.user_id, deviceId=stage.ada.device_id)
+        transaction = running.step("asked")["transactionId"]
+        status = compare(stage, running, transaction, "yes")
+        stage.bob.end(call)
+        assert status == 0
+        stage.bob.wait("verified", transactionId=transaction)
+
+
+def on_terminal(command, answers, limit_s=LIMIT_S):
+    """Runs a command on a terminal, types an answer after each text that it waits for, and returns what it showed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(command[0], command)
+    shown, left, deadline = "", list(answers), time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([terminal], [], [], 1)
+        try:
+            got = os.read(terminal, 4096) if ready else b" "
+        except OSError:
+            break
+        shown += got.decode(errors="replace") if ready else ""
+        if left and left[0][0] in shown:
+            os.write(terminal, left.pop(0)[1]().encode())
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), shown
+
+
+@case
+def a_person_compares_emoji_on_a_terminal(stage):
+    def accept():
+        asked = stage.bob.wait("verification_request", deviceId=stage.ada.device_id)
+        stage.bob.call("accept", transactionId=asked["transactionId"])
+        theirs.append(stage.bob.wait("sas", transactionId=asked["transactionId"]))
+        stage.bob.call("confirm", transactionId=asked["transactionId"])
+        return ""
+    theirs = []
+    status, shown = on_terminal(stage.ada.command("verify", stage.bob.user_id, as_json=False),
+                                [("Waiting for the other device", accept), ("(y/n)", lambda: "y\n")])
+    assert status == 0 and "is verified" in shown, shown
+    rows = re.findall(r"^   (\S+)  ([A-Z][A-Za-z ]+)\r$", shown, re.MULTILINE)
+    assert len(rows) == 7 and theirs, shown
+
+
+@case
+def bob_reads_what_a_command_sends(stage):
+    for number in range(5):
+        sent = stage.ada.ask("send", stage.room, f"message {number}")
+        assert sent["unverified"] == 0, sent
+        message = stage.bob.wait("message", roomId=stage.room, eventId=sent["eventId"])
+        assert message["content"]["body"] == f"message {number}" and message["encrypted"], message
+
+
+@case
+def a_tail_prints_what_bob_sends(stage):
+    with stage.tail("--room", stage.room, "--count", "3") as tail:
+        for number in range(3):
+            sent = stage.bob.call("send", roomId=stage.room, text=f"from bob {number}")
+            event = tail.line()
+            assert (event["eventId"], event["content"]["body"]) == (sent["eventId"], f"from bob {number}"), event
+        assert tail.end() == 0
+    since = event["seq"] - 3
+    with stage.ada.start("tail", "--since", str(since), "--count", "3") as tail:
+        assert [tail.line()["content"]["body"] for _ in range(3)] == [f"from bob {number}" for number in range(3)]
+        assert tail.end() == 0
+
+
+@case
+def commands_go_through_a_running_engine(stage):
+    with stage.tail() as tail:
+        sent = [stage.ada.start("send", stage.room, f"beside {number}") for number in range(8)]
+        events = {running.line()["eventId"] for running in sent}
+        for running in sent:
+            assert running.end() == 0
+            running.__exit__()
+        read = {stage.bob.wait("message", roomId=stage.room)["eventId"] for _ in sent}
+        assert read == events and len(events) == 8
+        assert "another process" in stage.ada.run("status", as_json=False).stdout
+        stage.bob.call("send", roomId=stage.room, text="to the tail")
+        assert tail.line()["content"]["body"] == "to the tail"
+        tail.process.send_signal(signal.SIGTERM)
+        assert tail.end() == 0
+    assert not os.path.exists(os.path.join(stage.ada.data, "engine.socket"))
+
+
+@case
+def a_killed_engine_leaves_no_lock(stage):
+    with stage.tail() as tail:
+        tail.process.kill()
+        tail.process.wait()
+        sent = stage.ada.ask("send", stage.room, "after the kill")
+        stage.bob.wait("message", roomId=stage.room, eventId=sent["eventId"])
+
+
+@case
+def commands_without_an_engine_take_turns(stage):
+    sent = [stage.ada.start("send", stage.room, f"turn {number}") for number in range(4)]
+    for running in sent:
+        assert running.end() == 0, running.process.stderr.read()
+        running.__exit__()
+    assert {stage.bob.wait("message", roomId=stage.room)["content"]["body"] for _ in sent} == {
+        f"turn {number}" for number in range(4)}
+
+
+@case
+def attachments_arrive_whole_in_both_directions(stage):
+    for size in (0, 1, 3_000_000):
+        path, digest = stage.file(f"{size}.bin", size)
+        sent = stage.ada.ask("attach", stage.room, path)
+        message = stage.bob.wait("message", roomId=stage.room, eventId=sent["eventId"])
+        got = stage.bob.call("download", content=message["content"])
+        assert (got["size"], got["sha256"]) == (size, digest), got
+        saved = os.path.join(stage.folder, "saved")
+        with stage.tail("--count", "1", "--save", saved) as tail:
+            stage.bob.call("attach", roomId=stage.room, path=path, name=f"../{size}.bin" if size == 1 else f"{size}.bin")
+            event = tail.line()
+            assert tail.end() == 0
+        assert os.path.dirname(event["saved"]) == os.path.realpath(saved), event
+        with open(event["saved"], "rb") as file:
+            assert hashlib.sha256(file.read()).hexdigest() == digest
+    assert not [name for name in os.listdir(saved) + os.listdir(stage.ada.data) if name.endswith(".part") or "upload" in name]
+
+
+@case
+def an_upload_shows_its_progress_on_a_terminal(stage):
+    path, _ = stage.file("large.bin", 40_000_000)
+    status, shown = on_terminal(stage.ada.command("attach", stage.room, path, as_json=False), [])
+    assert status == 0 and re.search(r"upload +\[#+ *\] +\d+%", shown), shown
+    stage.bob.wait("message", roomId=stage.room)
+
+
+@case
+def exported_keys_open_messages_on_another_device(stage):
+    word = os.path.join(stage.folder, "passphrase")
+    with open(word, "w", encoding="ascii") as file:
+        print("correct horse", file=file)
+    keys = os.path.join(stage.folder, "keys.txt")
+    stage.bob.call("send", roomId=stage.room, text="for the later device")
+    with stage.tail("--since", "0") as tail:
+        while (event := tail.line())["content"].get("body") != "for the later device":
+            pass
+    assert stage.ada.ask("keys", "export", keys, "--passphrase-file", word)["sessions"] > 0
+    assert stat.S_IMODE(os.stat(keys).st_mode) == 0o600
+    later = Device(stage.folder, "ada-later")
+    later.login(stage.server, "ada")
+    with open(word + ".wrong", "w", encoding="ascii") as file:
+        print("wrong", file=file)
+    assert "passphrase" in later.run("keys", "import", keys, "--passphrase-file", word + ".wrong", status=1).stderr
+    assert later.ask("keys", "import", keys, "--passphrase-file", word)["taken"] > 0
+    with later.start("tail", "--since", "0") as tail:
+        while tail.line()["eventId"] != event["eventId"]:
+            pass
+    later.ask("logout")
+
+
+@case
+def a_device_that_logs_out_is_gone(stage):
+    assert stage.ada.ask("logout")["loggedOut"]
+    wait_until(lambda: stage.ada.device_id not in stage.bob.known_devices(stage.ada.user_id), "bob knows that it is gone")
+    assert "has logged out" in stage.ada.run("rooms", status=1).stderr
+    assert stage.ada.ask("status")["state"] == "ENDED"
+
+
+# ---- the run --------------------------------------------------------------------------------------------------------
+
+def run_cases(stage, wanted):
+    passed = failed = 0
+    for function in CASES:
+        if wanted and function is not CASES[0] and not any(word in function.__name__ for word in wanted):
+            continue
+        started = time.monotonic()
+        try:
+            function(stage)
+            passed += 1
+            print(f"ok - {function.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # it is the verdict
+            failed += 1
+            print(f"not ok - {function.__name__}: {type(error).__name__}: {error}", flush=True)
+            if function is CASES[0]:
+                break
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return failed
+
+
+def main():
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    if not os.path.exists(PROGRAM):
+        print(f"{os.path.relpath(PROGRAM, ROOT)} is not built")
+        return 77
+    try:
+        with tempfile.TemporaryDirectory(prefix="troupe-sync-", dir=memory) as folder, \
+                matrix_peers.homeserver(os.path.join(folder, "homeserver")) as server:
+            for user in ("ada", "bob"):
+                server.register(user)
+            with Peer("js", folder, "bob") as bob:
+                failed = run_cases(Stage(server, folder, bob), sys.argv[1:])
+    except matrix_peers.Skip as reason:
+        print(reason)
+        return 77
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,7 +14,13 @@
 #include "base/assert.h"
 #include "cli/sync_command.h"
 
-enum { TICK_MS = 200, READ_BYTES = 64 << 10, SETTLE_TICKS_MAX = 300, SECRET_BYTES_MAX = 4096 };
+enum {
+    TICK_MS = 200,
+    READ_BYTES = 64 << 10,
+    SETTLE_TICKS_MAX = 300,
+    SETTLE_FAILURES_MAX = 40,
+    SECRET_BYTES_MAX = 4096
+};
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
@@ -312,9 +318,12 @@ static void settle_show(const struct json *status, int64_t first_seq, int64_t *g
     fflush(stderr);
 }
 
-/* Judge a status: CLI_OK when the engine is ready, -1 to wait on, CLI_FAILED and a message. */
+/* Judge a status: CLI_OK when the engine is ready, -1 to wait on, CLI_FAILED and a message. A person
+ * at a terminal sees the catch-up before events come; all others need not wait for old events. */
 static int settle_judge(const struct sync_client *client, const struct json *status, bool is_late)
 {
+    bool waits_for_gaps = client->host != NULL && !client->arguments->as_json &&
+                          strcmp(client->arguments->words[0], "tail") == 0 && isatty(STDERR_FILENO);
     struct span state = sync_text(status, "state");
     const char *data = client->arguments->data;
     int error = (int)sync_number(status, "error");
@@ -334,7 +343,8 @@ static int settle_judge(const struct sync_client *client, const struct json *sta
             data);
     if (span_is(state, "ENDED"))
         return sync_fail("The device of %s has logged out. Log in with another --data DIR.", data);
-    if (sync_truth(status, "settled") && (sync_number(status, "gaps") == 0 || is_late))
+    if (sync_truth(status, "settled") &&
+        (!waits_for_gaps || sync_number(status, "gaps") == 0 || is_late))
         return CLI_OK;
     return is_late ? sync_complain(client, "sync", error != 0 ? error : TR_ETIMEOUT) : -1;
 }
@@ -342,7 +352,7 @@ static int settle_judge(const struct sync_client *client, const struct json *sta
 int sync_settle(struct sync_client *client)
 {
     int64_t first_seq = -1, gaps_most = 0;
-    int status = -1;
+    int status = -1, failures = 0;
 
     for (int i = 0; status == -1; i++) {
         struct sync_call call;
@@ -355,7 +365,9 @@ int sync_settle(struct sync_client *client)
         else {
             if (first_seq < 0)
                 first_seq = sync_number(call.answer, "lastSeq");
-            status = settle_judge(client, call.answer, i >= SETTLE_TICKS_MAX);
+            failures = sync_number(call.answer, "error") == 0 ? 0 : failures + 1;
+            status = settle_judge(
+                client, call.answer, i >= SETTLE_TICKS_MAX || failures >= SETTLE_FAILURES_MAX);
             if (status == -1 && i >= 5)
                 settle_show(call.answer, first_seq, &gaps_most);
         }

@@ -348,6 +348,21 @@ def commands_go_through_a_running_engine(stage):
 
 
 @case
+def a_verification_goes_through_a_running_engine(stage):
+    with stage.tail():
+        status, transaction = verify_bob(stage, "yes")
+        assert status == 0
+        stage.bob.wait("verified", transactionId=transaction)
+
+
+@case
+def a_new_room_invites_at_once(stage):
+    room = stage.ada.run("create", "--name", "invites", "--invite", stage.bob.user_id, as_json=False).stdout.strip()
+    stage.bob.wait("member", roomId=room, userId=stage.bob.user_id, membership="invite")
+    assert "!" in room and "\n" not in room
+
+
+@case
 def a_killed_engine_leaves_no_lock(stage):
     with stage.tail() as tail:
         tail.process.kill()
@@ -391,6 +406,16 @@ def an_upload_shows_its_progress_on_a_terminal(stage):
     status, shown = on_terminal(stage.ada.command("attach", stage.room, path, as_json=False), [])
     assert status == 0 and re.search(r"upload +\[#+ *\] +\d+%", shown), shown
     stage.bob.wait("message", roomId=stage.room)
+
+
+@case
+def a_catch_up_shows_its_progress_on_a_terminal(stage):
+    begun = [stage.bob.begin("send", roomId=stage.room, text=f"missed {number}") for number in range(200)]
+    for call in begun:
+        stage.bob.end(call)
+    status, shown = on_terminal(stage.ada.command("tail", "--since", "0", "--count", "200", as_json=False), [])
+    assert status == 0 and "missed 199" in shown, (status, shown[-300:])
+    assert re.search(r"Catching up \[#* *\] \d+ events", shown), shown[:300]
 
 
 @case

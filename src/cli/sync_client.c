@@ -17,6 +17,7 @@
 enum {
     TICK_MS = 200,
     READ_BYTES = 64 << 10,
+    SETTLE_QUIET_TICKS = 5,
     SETTLE_TICKS_MAX = 300,
     SETTLE_FAILURES_MAX = 40,
     SECRET_BYTES_MAX = 4096
@@ -318,12 +319,16 @@ static void settle_show(const struct json *status, int64_t first_seq, int64_t *g
     fflush(stderr);
 }
 
-/* Judge a status: CLI_OK when the engine is ready, -1 to wait on, CLI_FAILED and a message. A person
- * at a terminal sees the catch-up before events come; all others need not wait for old events. */
+/* A person at a terminal sees the catch-up before events come; others need not wait for old ones. */
+static bool settle_is_watched(const struct sync_client *client)
+{
+    return client->host != NULL && !client->arguments->as_json && isatty(STDERR_FILENO) &&
+           strcmp(client->arguments->words[0], "tail") == 0;
+}
+
+/* Judge a status: CLI_OK when the engine is ready, -1 to wait on, CLI_FAILED and a message. */
 static int settle_judge(const struct sync_client *client, const struct json *status, bool is_late)
 {
-    bool waits_for_gaps = client->host != NULL && !client->arguments->as_json &&
-                          strcmp(client->arguments->words[0], "tail") == 0 && isatty(STDERR_FILENO);
     struct span state = sync_text(status, "state");
     const char *data = client->arguments->data;
     int error = (int)sync_number(status, "error");
@@ -344,7 +349,7 @@ static int settle_judge(const struct sync_client *client, const struct json *sta
     if (span_is(state, "ENDED"))
         return sync_fail("The device of %s has logged out. Log in with another --data DIR.", data);
     if (sync_truth(status, "settled") &&
-        (!waits_for_gaps || sync_number(status, "gaps") == 0 || is_late))
+        (!settle_is_watched(client) || sync_number(status, "gaps") == 0 || is_late))
         return CLI_OK;
     return is_late ? sync_complain(client, "sync", error != 0 ? error : TR_ETIMEOUT) : -1;
 }
@@ -368,7 +373,7 @@ int sync_settle(struct sync_client *client)
             failures = sync_number(call.answer, "error") == 0 ? 0 : failures + 1;
             status = settle_judge(
                 client, call.answer, i >= SETTLE_TICKS_MAX || failures >= SETTLE_FAILURES_MAX);
-            if (status == -1 && i >= 5)
+            if (status == -1 && (i >= SETTLE_QUIET_TICKS || settle_is_watched(client)))
                 settle_show(call.answer, first_seq, &gaps_most);
         }
         sync_call_fini(&call);

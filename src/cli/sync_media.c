@@ -37,6 +37,7 @@ static int media_run(struct sync_call *call, const char *what, uint64_t size)
     int rc;
 
     packs_progress_start(&progress, what, 0, size, client->arguments->as_json);
+    packs_progress_show(&progress, 0);
     client->on_status = progress.is_shown ? media_on_status : NULL;
     client->on_status_data = &progress;
     rc = sync_call_end(call);

@@ -492,8 +492,11 @@ int sync_tail(struct sync_client *client)
     if (arguments->since != NULL && !span_u64(span_of(arguments->since), &since))
         return cli_wrong(arguments->command, "--since takes a number, not", arguments->since);
     if (arguments->since == NULL) {
+        /* An engine that starts here also shows the events that it missed before. */
         rc = status_read(client, &call);
-        since = rc == 0 ? (uint64_t)sync_number(call.answer, "lastSeq") : 0;
+        since = rc != 0 ? 0
+                        : (uint64_t)sync_number(
+                              call.answer, client->host != NULL ? "firstSeq" : "lastSeq");
         sync_call_fini(&call);
     }
     if (rc != 0)

@@ -197,6 +197,7 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     json_put_text(writer, "userId", status->user_id);
     json_put_text(writer, "deviceId", status->device_id);
     json_put_int(writer, "lastSeq", status->last_seq);
+    json_put_int(writer, "firstSeq", status->first_seq);
     json_put_int(writer, "syncedMs", status->synced_ms);
     json_put_int(writer, "error", status->error);
     json_put_int(writer, "undecrypted", (int64_t)status->undecrypted);

@@ -135,6 +135,8 @@ static void engine_on_loaded(struct engine *engine, const struct sql_unit *unit)
         return;
     }
     engine->phase = ENGINE_LOADED;
+    if (engine->status.reloads == 0)
+        engine->status.first_seq = engine_last_seq(engine);
     engine->has_unsent = true;
     engine_want_all(engine);
     engine_wake_readers(engine); /* the unit before the load may have been stored after all */

@@ -111,6 +111,7 @@ struct mxengine_status {
     char user_id[MXCLIENT_ID_BYTES_MAX + 1];
     char device_id[MXCLIENT_ID_BYTES_MAX + 1];
     int64_t last_seq;  /* of the last event */
+    int64_t first_seq; /* of the last event that was stored at the first load */
     int64_t synced_ms; /* when the last answer of /sync was stored; 0: not since the start */
     int error;         /* of the last failure: TR_E*, MX_E*, SQL_E*; 0: none since the last sync */
     uint64_t reloads;  /* the client was dropped and loaded again */

@@ -411,7 +411,7 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->state = client->session.state;
     status_copy(ret_status->user_id, &client->session.user_id);
     status_copy(ret_status->device_id, &client->session.device_id);
-    ret_status->last_seq = client->seq_next > 0 ? client->seq_next - 1 : 0;
+    ret_status->last_seq = engine_last_seq(engine);
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
     ret_status->gaps = client->gaps.count;

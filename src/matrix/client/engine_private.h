@@ -120,6 +120,10 @@ static inline uint64_t engine_in_ns(const struct engine *engine, uint64_t delay_
 {
     return engine->now_ns + delay_ms * 1000000;
 }
+static inline int64_t engine_last_seq(const struct engine *engine)
+{
+    return engine->client.seq_next > 0 ? engine->client.seq_next - 1 : 0;
+}
 /* Store a unit, which this takes; an empty one counts as stored. */
 void engine_store(struct engine *engine, struct tr_context *ctx, struct sql_unit *unit);
 /* Read a unit, which this takes. */

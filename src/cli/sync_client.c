@@ -30,6 +30,8 @@ int sync_fail(const char *format, ...)
     va_list args;
 
     va_start(args, format);
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr); /* over a line of progress */
     fputs("troupe sync: ", stderr);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
@@ -47,8 +49,8 @@ int sync_complain(const struct sync_client *client, const char *what, int rc)
                          "room. See `troupe sync rooms --data %s`.",
             what, data);
     case TR_ENOENT:
-        return sync_fail("%s: It is not known here. Check the id; `troupe sync rooms --data %s` "
-                         "lists the rooms.",
+        return sync_fail("%s: The room is not known here. `troupe sync rooms --data %s` lists the "
+                         "rooms.",
             what, data);
     case TR_EINVAL:
         return sync_fail(
@@ -306,8 +308,6 @@ static void settle_show(const struct json *status, int64_t first_seq, int64_t *g
     int64_t gaps = sync_number(status, "gaps");
     int width = 24, filled;
 
-    if (!isatty(STDERR_FILENO))
-        return;
     if (gaps > *gaps_most)
         *gaps_most = gaps;
     filled = !sync_truth(status, "settled") ? 0
@@ -358,6 +358,7 @@ int sync_settle(struct sync_client *client)
 {
     int64_t first_seq = -1, gaps_most = 0;
     int status = -1, failures = 0;
+    bool is_shown = false;
 
     for (int i = 0; status == -1; i++) {
         struct sync_call call;
@@ -373,14 +374,17 @@ int sync_settle(struct sync_client *client)
             failures = sync_number(call.answer, "error") == 0 ? 0 : failures + 1;
             status = settle_judge(
                 client, call.answer, i >= SETTLE_TICKS_MAX || failures >= SETTLE_FAILURES_MAX);
-            if (status == -1 && (i >= SETTLE_QUIET_TICKS || settle_is_watched(client)))
+            if (status == -1 && isatty(STDERR_FILENO) &&
+                (i >= SETTLE_QUIET_TICKS || settle_is_watched(client))) {
                 settle_show(call.answer, first_seq, &gaps_most);
+                is_shown = true;
+            }
         }
         sync_call_fini(&call);
         if (status == -1 && !sync_pause(client, i < 10 ? 20 : TICK_MS))
             status = sync_complain(client, "sync", TR_ECANCELLED);
     }
-    if (isatty(STDERR_FILENO))
+    if (is_shown)
         fputs("\r\033[K", stderr);
     return status;
 }

@@ -309,7 +309,7 @@ int sync_host_open(const struct sync_host_options *options, struct sync_host **r
     int *ret_fd, char why[SYNC_WHY_BYTES])
 {
     struct sync_host *host;
-    int dir_fd, lock_fd = -1, fd = -1, rc;
+    int dir_fd = -1, lock_fd = -1, fd = -1, rc;
 
     (void)umask(077);
     log_setup(STDERR_FILENO, LOG_LOGFMT, LOG_ERROR);

@@ -462,7 +462,7 @@ static int tail_run(struct sync_client *client, int64_t after, int64_t left)
         rc = sync_call_end(&call);
         for (struct json_iter it = json_iterate(json_get(call.answer, "events"));
              rc == 0 && left != 0 && json_next(&it);) {
-            bool is_shown;
+            bool is_shown = false;
 
             after = sync_number(it.value, "seq");
             is_good = is_good && tail_show(client, it.value, &is_shown);

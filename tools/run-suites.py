@@ -106,7 +106,7 @@ SUITES = [
     Suite("fuzz-long", "long", 9000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
           tools=["clang"]),
     # Not in `test`: a fresh machine fetches 80 MB and unpacks for a minute before the first case.
-    Suite("matrix", "long", 400, "real Matrix clients through a real Synapse",
+    Suite("matrix", "long", 560, "real Matrix clients through a real Synapse",
           ["tools/build.sh debug", "tools/run-tests.py --jobs 1 test/matrix/peers_talk.py test/matrix/commands.py"],
           files=["test/matrix"]),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,

@@ -415,7 +415,7 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
     ret_status->gaps = client->gaps.count;
-    ret_status->is_settled = engine->has_synced && client->keys.has_device_keys;
+    ret_status->is_settled = engine->phase == ENGINE_SYNCED && client->keys.has_device_keys;
     ret_status->news_seq = engine->news_seq;
     ret_status->is_posting =
         client->verify.message_count > 0 || engine->loops[LOOP_VERIFY].state != LOOP_IDLE;

@@ -89,7 +89,8 @@ uint32_t engine_count_unverified(const struct engine *engine, struct span room_i
     const struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, room_id);
     uint32_t count = 0;
 
-    if (engine->client.policy == MXCLIENT_SHARE_ALL || room == NULL || !room->is_encrypted)
+    if (engine->client.policy == MXCLIENT_SHARE_ALL || room == NULL ||
+        room->encryption == MXCLIENT_PLAIN)
         return 0;
     for (uint32_t i = 0; i < room->members.count; i++) {
         const struct mxclient_member *member =
@@ -125,7 +126,7 @@ void engine_job_import(struct engine *engine, struct tr_context *ctx, struct mxe
             engine_fall(engine, rc);
         return;
     }
-    engine->is_release_wanted = true;
+    engine->release.is_wanted = true;
     engine->unit_job = job;
     engine_store(engine, ctx, unit);
 }

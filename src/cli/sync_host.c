@@ -17,6 +17,7 @@
 #include "crypto/encoding.h"
 #include "matrix/client/engine_http.h"
 #include "net/socket.h"
+#include "ops/secret.h"
 #include "support/log.h"
 
 enum { HOST_STEP_MS = 100, HOST_STOP_S = 10, HOST_GRACE_MS = 50 };
@@ -109,10 +110,22 @@ static int host_enter(const char *path, int dir_fd, int *ret_lock_fd, int *ret_f
 
 /* ---- the key ---------------------------------------------------------------------------------- */
 
-static int host_read_key(int fd, const char *what, struct mx_pickle_key *ret_key, char *why)
+static int host_parse_key(
+    struct span text, const char *what, struct mx_pickle_key *ret_key, char *why)
+{
+    size_t size = 0;
+
+    if (text.size == 2 * sizeof ret_key->bytes &&
+        crypto_hex_decode(text, ret_key->bytes, sizeof ret_key->bytes, &size) == 0)
+        return 0;
+    return host_fail(
+        why, "%s holds no key. A key is 64 hexadecimal digits: openssl rand -hex 32.", what);
+}
+
+static int host_read_key(int fd, struct mx_pickle_key *ret_key, char *why)
 {
     char text[2 * sizeof ret_key->bytes + 2];
-    size_t size = 0, key_size = 0;
+    size_t size = 0;
     ssize_t got = 1;
     int rc;
 
@@ -122,70 +135,30 @@ static int host_read_key(int fd, const char *what, struct mx_pickle_key *ret_key
     }
     if (size > 0 && text[size - 1] == '\n')
         size--;
-    rc = size != 2 * sizeof ret_key->bytes ? TR_EINVAL
-                                           : crypto_hex_decode((struct span){ text, size },
-                                                 ret_key->bytes, sizeof ret_key->bytes, &key_size);
+    rc = host_parse_key((struct span){ text, size }, "--key-fd", ret_key, why);
     crypto_wipe(text, sizeof text);
-    if (rc != 0)
-        return host_fail(
-            why, "%s holds no key. A key is 64 hexadecimal digits: openssl rand -hex 32.", what);
-    return 0;
-}
-
-static int host_open_key(const char *path, struct mx_pickle_key *ret_key, char *why)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    struct stat about;
-    int rc;
-
-    if (fd < 0)
-        return host_fail(why, "The key file %s cannot be read: %s.", path, strerror(errno));
-    if (fstat(fd, &about) != 0 || (S_ISREG(about.st_mode) && (about.st_mode & 077) != 0))
-        rc = host_fail(why, "Others can read the key file %s. Run `chmod 600 %s`.", path, path);
-    else
-        rc = host_read_key(fd, path, ret_key, why);
-    close(fd);
     return rc;
 }
 
-/* Create the key file of the directory; one that exists stays. */
-static int host_make_key(int dir_fd, char *why)
-{
-    uint8_t bytes[sizeof(struct mx_pickle_key)];
-    char text[2 * sizeof bytes + 1];
-    int fd = openat(dir_fd, "key", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool is_whole;
-
-    if (fd < 0)
-        return errno == EEXIST
-                   ? 0
-                   : host_fail(why, "The key file cannot be created: %s.", strerror(errno));
-    crypto_random_fill(bytes, sizeof bytes);
-    (void)crypto_hex_encode(bytes, sizeof bytes, text);
-    text[sizeof text - 1] = '\n';
-    is_whole = write(fd, text, sizeof text) == (ssize_t)sizeof text && fsync(fd) == 0;
-    close(fd);
-    crypto_wipe(bytes, sizeof bytes);
-    crypto_wipe(text, sizeof text);
-    if (is_whole)
-        return 0;
-    (void)unlinkat(dir_fd, "key", 0);
-    return host_fail(why, "The key file cannot be written: %s.", strerror(errno));
-}
-
 static int host_get_key(
-    const struct sync_host_options *options, int dir_fd, struct mx_pickle_key *ret_key, char *why)
+    const struct sync_host_options *options, struct mx_pickle_key *ret_key, char *why)
 {
     char path[PATH_MAX];
+    struct secret secret;
     int rc;
 
     if (options->key_fd >= 0)
-        return host_read_key(options->key_fd, "--key-fd", ret_key, why);
+        return host_read_key(options->key_fd, ret_key, why);
     if (options->key_path != NULL)
-        return host_open_key(options->key_path, ret_key, why);
-    rc = host_make_key(dir_fd, why);
-    (void)snprintf(path, sizeof path, "%s/key", options->data_path);
-    return rc != 0 ? rc : host_open_key(path, ret_key, why);
+        (void)snprintf(path, sizeof path, "%s", options->key_path);
+    else
+        (void)snprintf(path, sizeof path, "%s/key", options->data_path);
+    rc = secret_load(&secret, path, options->key_path != NULL ? SECRET_MUST_EXIST : SECRET_HEX, why,
+        SYNC_WHY_BYTES);
+    if (rc == 0)
+        rc = host_parse_key(span_of(secret.text), path, ret_key, why);
+    crypto_wipe(&secret, sizeof secret);
+    return rc;
 }
 
 /* ---- the engine ------------------------------------------------------------------------------- */
@@ -282,7 +255,7 @@ static int host_start_link(struct sync_host *host, bool listens, int *ret_fd, ch
 static int host_start(
     struct sync_host *host, const struct sync_host_options *options, int *ret_fd, char *why)
 {
-    int rc = host_get_key(options, host->dir_fd, &host->key, why);
+    int rc = host_get_key(options, &host->key, why);
 
     if (rc != 0)
         return rc;

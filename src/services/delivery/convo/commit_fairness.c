@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commit_fairness.c: every member gets a commit through. A member whose commits lost two epochs in
- * a row queues for a turn. During its turn, commits of other members for the current epoch wait, so
+/* commit_fairness.c: every member gets a commit through. A member whose commits lost twice in a
+ * row queues for a turn. During its turn, commits of other members for the current epoch wait, so
  * the member has time to make its commit anew, and wins. The turn ends with the member's commit, or
  * after delivery->turn_ms. After an unused turn the member gets no other for PENALTY_TURNS turns'
  * time, so a member that loses on purpose cannot block the others.
@@ -51,7 +51,8 @@ static void loser_destroy(struct convo *convo, struct convo_loser **link)
     base_free(loser);
 }
 
-/* Lists an account, in place of the oldest one that is not queued if there are too many. */
+/* Lists an account, in place of the oldest one that is not queued if there are too many. That one
+ * loses its count of losses and its pause. */
 static struct convo_loser *loser_create(struct convo *convo, struct span did)
 {
     struct convo_loser **oldest = NULL;
@@ -143,7 +144,7 @@ void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct spa
     turn_start(convo, ctx);
 }
 
-bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
+bool commit_fairness_expired(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_loser *loser = convo->turn;
     uint64_t now_ns = tr_now_ns(ctx);

@@ -413,7 +413,7 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
     if (convo == NULL)
         return TR_GO;
     if (event->kind == TR_EVENT_TIMER && event->tag == CONVO_TAG_TURN &&
-        commit_fairness_passed(convo, ctx) && convo->state == CONVO_LIVE)
+        commit_fairness_expired(convo, ctx) && convo->state == CONVO_LIVE)
         convo_begin_waiting(convo, ctx);
     unit = sql_take(&convo->sql, event);
     if (unit != NULL)

@@ -313,7 +313,7 @@ uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did);
 void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct span did);
 void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct span did);
 /* Handles the timer. True: a turn ended unused, so plan the waiting acts. */
-bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx);
+bool commit_fairness_expired(struct convo *convo, struct tr_context *ctx);
 void commit_fairness_end(struct convo *convo);
 
 /* ---- act_recovery.c ------------------------------------------------------------------------- */

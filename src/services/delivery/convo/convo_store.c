@@ -386,13 +386,18 @@ void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit)
 
 /* ---- reportInvalidCommit -------------------------------------------------------------------- */
 
-/* Also locks the row, so that reports in two processes count each other. */
-SQL_STATEMENT(is_reportable, "UPDATE convos SET active_ms = active_ms WHERE id = $1 AND epoch = $2"
-                             " AND confirmed_epoch < $2");
+/* The kinds of rows in `log` and the states in `welcome_targets` are numbers of schema.h: 3 commit,
+ * 4 revoked commit, 6 commit of a former group, 7 reset; 2 confirmed, 3 invalid. */
+
+/* Changes no value: it locks the row of an epoch that may be reported, so that reports in two
+ * processes count each other. */
+SQL_STATEMENT(lock_reportable, "UPDATE convos SET active_ms = active_ms WHERE id = $1"
+                               " AND epoch = $2 AND confirmed_epoch < $2");
 SQL_STATEMENT(put_report,
     "INSERT INTO commit_reports (convo, base_epoch, sha256, did, reason, created_ms)"
     " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (convo, base_epoch, sha256, did) DO NOTHING");
-SQL_STATEMENT(count_all,
+/* The number of its rows is checked. */
+SQL_STATEMENT(list_reporters,
     "SELECT did FROM commit_reports WHERE convo = $1 AND base_epoch = $2 AND sha256 = $3");
 SQL_STATEMENT(revoke_convo,
     "UPDATE convos SET epoch = $4, seq = $5, chain = $6, active_ms = $7, group_info ="
@@ -417,12 +422,12 @@ SQL_STATEMENT(forget_returns,
 #define BEFORE(column)                                                                             \
     " COALESCE((SELECT p." column " FROM members p WHERE p.convo = $1 AND p.did = members.did"     \
     " AND p.join_seq < $2 ORDER BY p.join_seq DESC LIMIT 1), 0)"
+/* clang-format off */
 SQL_STATEMENT(end_members,
-    "UPDATE members SET leave_seq = $3, left_ms =" BEFORE(
-        "left_ms") ","
-                   " was_removed =" BEFORE(
-                       "was_removed") ", unread_extra = 0 WHERE convo = $1 AND join_seq = $2"
-                                      " AND leave_seq IS NULL");
+    "UPDATE members SET leave_seq = $3, left_ms =" BEFORE("left_ms") ", was_removed ="
+    BEFORE("was_removed") ", unread_extra = 0 WHERE convo = $1 AND join_seq = $2"
+    " AND leave_seq IS NULL");
+/* clang-format on */
 SQL_STATEMENT(revoke_welcomes,
     "UPDATE welcome_targets SET state = 3, changed_ms = $3, why = 'its commit was revoked'"
     " WHERE convo = $1 AND seq = $2 AND state <> 2");
@@ -465,12 +470,12 @@ void recovery_store_report(const struct convo_op *op)
     for (uint32_t i = 0; i < op->convo->roster.count; i++)
         known +=
             op->convo->roster.members[i].has_reported || &op->convo->roster.members[i] == caller;
-    OP_STEP(op, &is_reportable, 1, VALUE_INT(op->before.epoch));
+    OP_STEP(op, &lock_reportable, 1, VALUE_INT(op->before.epoch));
     OP_STEP(op, &put_report, SQL_ROWS_ANY, VALUE_INT(report->base_epoch),
         VALUE_ARRAY(report->sha256), VALUE_TEXT(op->act->claims->issuer),
         VALUE_TEXT(report->reason), VALUE_INT(op->now_ms));
     /* A report that this actor does not know fails the unit: the act is planned again. */
-    OP_STEP(op, &count_all, known, VALUE_INT(report->base_epoch), VALUE_ARRAY(report->sha256));
+    OP_STEP(op, &list_reporters, known, VALUE_INT(report->base_epoch), VALUE_ARRAY(report->sha256));
     if (op->is_exclusive)
         add_revocation(op);
 }
@@ -482,7 +487,8 @@ SQL_STATEMENT(reset_convo,
     " group_id = NULL, group_info = NULL, group_info_epoch = NULL, confirmed_epoch = 0"
     " WHERE id = $1 AND epoch = $2 AND seq = $3");
 /* A commit of an earlier group would be mistaken for one of a new group with the same id. Resets
- * that are no longer in the log were read by all members. */
+ * that are no longer in the log were read by all members. `kind <> 1` is the condition of the index
+ * log_kinds. */
 SQL_STATEMENT(no_former,
     "SELECT 1 FROM log WHERE convo = $1 AND kind <> 1 AND kind = 7 AND bytes IN ($2, $3, $4)"
     " LIMIT 1");

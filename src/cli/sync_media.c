@@ -13,7 +13,7 @@
 #include "cli/sync_command.h"
 #include "matrix/client/media.h"
 
-enum { NAMES_MAX = 1000 };
+enum { NAMES_MAX = 1000, SAVE_PATH_MAX = 2 * PATH_MAX };
 
 /* ---- progress --------------------------------------------------------------------------------- */
 
@@ -136,15 +136,15 @@ int sync_attach(struct sync_client *client)
 /* ---- save ------------------------------------------------------------------------------------- */
 
 /* Find a name that is free in the directory. */
-static bool save_path(const char *folder, struct span name, char path[2 * PATH_MAX])
+static bool save_path(const char *folder, struct span name, char path[SAVE_PATH_MAX])
 {
     struct stat about;
 
     for (int i = 1; i < NAMES_MAX; i++) {
         if (i == 1)
-            (void)snprintf(path, 2 * PATH_MAX, "%s/%.*s", folder, (int)name.size, name.at);
+            (void)snprintf(path, SAVE_PATH_MAX, "%s/%.*s", folder, (int)name.size, name.at);
         else
-            (void)snprintf(path, 2 * PATH_MAX, "%s/%d-%.*s", folder, i, (int)name.size, name.at);
+            (void)snprintf(path, SAVE_PATH_MAX, "%s/%d-%.*s", folder, i, (int)name.size, name.at);
         if (lstat(path, &about) != 0 && errno == ENOENT)
             return true;
     }
@@ -168,7 +168,7 @@ static int save_download(
 int sync_save(struct sync_client *client, const struct json *content, const char *directory,
     struct buffer *ret_path)
 {
-    char folder[PATH_MAX], part[2 * PATH_MAX], path[2 * PATH_MAX];
+    char folder[PATH_MAX], part[SAVE_PATH_MAX], path[SAVE_PATH_MAX];
     struct mxclient_media media = { 0 };
     int rc = mxclient_media_read(content, &media);
 

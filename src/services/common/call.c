@@ -221,7 +221,7 @@ static struct span item_of(
         seek_row(run, source->list, source->row);
         item = run->seek.repeat;
     }
-    tr_assert(item < param->count);
+    tr_assert(param != NULL && item < param->count);
     return param->items[item];
 }
 
@@ -238,6 +238,7 @@ static struct field_value call_get(const struct field_source *source, const stru
         return field_of_cell(
             run->unit, field, call_step(run, field->step), call_rows(run, field->step) - 1);
     case FROM_PARAM:
+        tr_assert(param != NULL);
         value.number = param->number;
         value.bytes = param->text;
         value.is_there = field_is_number(field->type) ? !field->is_optional || param->is_given

@@ -101,11 +101,12 @@ int source_number(struct import_run *run, const char *text, const char *value, i
 int source_count(
     struct import_run *run, enum import_table table, const char *convo, int64_t *ret_rows);
 /* Selects rows of a table, of one conversation or (NULL) all. They come one at a time and are gone
- * after their callback, so memory does not depend on their number. The callback returns 0, or a negative code that ends the run; it must not select. No
- * rows if the source has no such table. */
+ * after their callback, so memory does not depend on their number. The callback returns 0, or a
+ * negative code that ends the run; it must not select. A table that the source does not have has no
+ * rows. */
 enum { SOURCE_KEPT = 1 }; /* the callback has taken the row */
 typedef int (*source_row_fn)(void *data, PGresult *row);
-int source_each(struct import_run *run, enum import_table table, const char *convo,
+int source_each(struct import_run *run, enum import_table index, const char *convo,
     const char *order, source_row_fn on_row, void *data);
 int source_keep(void *data, PGresult *row); /* a callback: keeps the last row in a PGresult * */
 

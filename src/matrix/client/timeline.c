@@ -117,6 +117,7 @@ bool mxclient_timeline_next(
     if (now_ms < mxclient_timeline_due_ms(client))
         return false;
     gap = timeline_first(client);
+    tr_assert(gap != NULL); /* one is due */
     if (gap->pages == 0)
         gap->started_ms = now_ms;
     client->walking = gap;

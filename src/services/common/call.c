@@ -265,6 +265,7 @@ static struct field_value call_get(const struct field_source *source, const stru
             value.number += call_changed(run, field->step + i);
         break;
     case FROM_COUNT:
+        tr_assert(param != NULL);
         value.number = param->count;
         break;
     case FROM_HAS_ROWS:

@@ -65,9 +65,10 @@ static struct convo_loser *loser_create(struct convo *convo, struct span did)
         loser = base_calloc(sizeof *loser + did.size);
     if (loser == NULL)
         return NULL;
-    tr_assert(convo->loser_count < LOSERS_MAX || oldest != NULL);
-    if (convo->loser_count >= LOSERS_MAX)
+    if (convo->loser_count >= LOSERS_MAX) {
+        tr_assert(oldest != NULL);
         loser_destroy(convo, oldest);
+    }
     memcpy(loser->did_bytes, did.at, did.size);
     loser->did = (struct span){ loser->did_bytes, did.size };
     loser->next = convo->losers;

@@ -169,6 +169,34 @@ TEST(lost_answer, of_who_comes_and_goes_is_no_refusal_without_an_actor)
     check_members(FLAG_ALL);
 }
 
+/* The electors may have changed since the report was stored, so the answer has no numbers. */
+static void check_reports(uint32_t direct)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    (void)flags_set("delivery.direct", direct);
+    do_commit(&cast.site, &cast.ada, "g1", 1, "bad", "", 200, "\"epoch\":2");
+    atomic_store(&shaky.is_next_lost, true);
+    do_report(
+        &cast.site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false,\"reports\":0,\"needed\":0");
+    atomic_store(&shaky.is_next_lost, true);
+    do_report(
+        &cast.site, &cast.dan, "g1", 1, "bad", 200, "\"revoked\":true,\"reports\":0,\"needed\":0");
+    (void)flags_set("delivery.direct", 0);
+    cast_end(&cast);
+}
+
+TEST(lost_answer, of_a_report_has_no_numbers)
+{
+    check_reports(0);
+}
+
+TEST(lost_answer, of_a_report_has_no_numbers_without_an_actor)
+{
+    check_reports(FLAG_ALL);
+}
+
 /* ---- a stream that waits -------------------------------------------------------------------- */
 
 static http_stream opened;

@@ -288,10 +288,10 @@ void convo_lookup_back(
     op = *link;
     tr_assert(op != NULL);
     *link = op->next;
-    is_asking = op->state == OP_ASKING;
-    convo_op_move(op, OP_HELD);
+    is_asking = op->state == OP_ASKING; /* an answer may depend on it, so it stays until then */
     is_answered =
         is_asking ? was_stored(convo, op, unit) : op->act->type->looked_up(convo, op, unit);
+    convo_op_move(op, OP_HELD);
     if (is_answered)
         convo_answer(convo, ctx, op);
     else if (is_asking)

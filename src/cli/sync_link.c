@@ -177,7 +177,7 @@ static void link_take_line(
     json_doc_free(&doc);
 }
 
-/* Take the whole lines. A part that has no newline before `from` stays. */
+/* Handle every complete line and keep the rest. The bytes before `from` have no newline. */
 static void link_take_lines(
     struct link *link, struct link_peer *peer, struct tr_context *ctx, size_t from)
 {

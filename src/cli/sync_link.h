@@ -7,8 +7,8 @@
  *
  * 1. Every request is answered once, in the order in which the engine ends them. `do` is a verb of
  *    engine.h in small letters; sync_wire.c has the members.
- * 2. Lines, requests under way and connections have limits. A connection that exceeds one of them is
- *    closed; a connection that ends cancels its requests.
+ * 2. A line or a connection over its limit closes the connection. A request over the limit is answered
+ *    with TR_EFULL. A connection that ends cancels its requests, which get no answer.
  * 3. The socket has the mode 0600 and its directory 0700: its users are the user of the engine. */
 #ifndef CLI_SYNC_LINK_H
 #define CLI_SYNC_LINK_H

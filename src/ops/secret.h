@@ -15,7 +15,7 @@ struct secret {
     char text[SECRET_SIZE_MAX + 1];
 };
 
-/* What to do if the file does not exist: fail, or create it with 32 random bytes in this form. */
+/* If the file does not exist: fail, or create it with 32 random bytes in this form. */
 enum secret_create { SECRET_MUST_EXIST, SECRET_BASE64URL, SECRET_HEX };
 
 /* Read a secret, or create it. The new file (mode 0600) is on the disk whole or not at all.

@@ -401,7 +401,7 @@ FINDINGS = ["note: the column messages.mystery is not known here: it is not read
             f"{hexed(HOLED)}: commits of 1 epochs are missing: `troupe check` will say so",
             "bare: its cipher suite is not known: that of all others", "bare: 1 rows hold no MLS message: kept as they are",
             "bare: 1 rows have a new number, because theirs was used before or missing",
-            "deleted: its messages are all deleted, and their numbers lost: goes on at 1000000"]
+            "deleted: its messages are all deleted, and their numbers lost: the next is 1000001"]
 
 
 def every_row_has_one_fate_and_faults_are_named(site):

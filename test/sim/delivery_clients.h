@@ -425,7 +425,7 @@ static int find_server(const struct act *act, tr_sender *ret_sender)
 static int send_request(struct client *self, struct tr_context *ctx, uint32_t number, uint32_t slot)
 {
     struct act *act = act_of(number);
-    struct act_message message = { .act = act_ref(act) };
+    struct act_envelope message = { .act = act_ref(act) };
     struct tr_ask_options options = { .tag = slot };
     tr_sender convo;
     int rc = find_server(act, &convo);

@@ -256,7 +256,7 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
         .jti = SPAN("t-0"),
         .expires_s = UINT32_MAX };
     struct act *act = act_create(&subscribe_act_type, &claims);
-    struct act_message message = { .act = act };
+    struct act_envelope message = { .act = act };
     uint64_t id = ++hall.id_next;
     tr_sender convo;
     int rc;
@@ -290,7 +290,7 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
 /* The connection tells who watches it, as http/stream.c does. */
 static void close_stream(struct listener *listener)
 {
-    struct act_message notice = { NULL, listener->id };
+    struct act_envelope notice = { NULL, listener->id };
     tr_sender convo;
 
     listener->is_open = false;

@@ -134,7 +134,7 @@ static inline void wait_a_little(struct tr_context *ctx)
 
 static inline void speak(struct talker *self, struct tr_context *ctx, struct act *act)
 {
-    struct act_message message = { .act = act_ref(act) };
+    struct act_envelope message = { .act = act_ref(act) };
     tr_sender convo;
     int rc =
         tr_registry_get(now.delivery.convos, act->convo.at, act->convo.size, "a person", &convo);
@@ -348,12 +348,12 @@ static inline void doubt_listeners(uint32_t convo)
 
 static inline void pick_up(struct listener *self, struct tr_context *ctx)
 {
-    struct act_message message;
+    struct act_envelope message;
     tr_sender convo;
 
     self->convo = draw(ctx, CONVOS);
     self->user = draw_user(ctx, self->convo);
-    message = (struct act_message){ .act = act_by(&subscribe_act_type, self->convo, self->user) };
+    message = (struct act_envelope){ .act = act_by(&subscribe_act_type, self->convo, self->user) };
     self->id = act_subscribe(message.act)->stream_number = ++people.stream_id;
     act_subscribe(message.act)->seq = INT64_MAX;
     act_subscribe(message.act)->stream = (http_stream){ tr_self(ctx), self->id };
@@ -377,7 +377,7 @@ static inline void pick_up(struct listener *self, struct tr_context *ctx)
 /* As http_stream_close does it. */
 static inline void hang_up(struct listener *self)
 {
-    struct act_message notice = { NULL, self->id };
+    struct act_envelope notice = { NULL, self->id };
 
     (void)tr_try_tell_with(
         self->watcher, &notice, sizeof notice, &(struct tr_send_options){ .lane = TR_CONTROL });

@@ -493,7 +493,7 @@ static struct act *ask_now(const struct act_type *kind, uint32_t convo, uint32_t
         .jti = SPAN("t-0"),
         .expires_s = UINT32_MAX };
     struct act *act = act_create(kind, &claims);
-    struct act_message message = { .act = act_ref(act) };
+    struct act_envelope message = { .act = act_ref(act) };
     struct tr_future *future;
     tr_sender sender;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* call.h: API calls that need no conversation's actor, described by tables. A struct call lists the
+/* call.h: API calls that are one unit of SQL and ask no actor, described by tables. A struct call lists the
  * parameters, the role that the caller needs, the SQL statements, the error for each statement that
  * fails, and the members of the JSON answer. call.c reads, checks, runs and answers:
  *
@@ -184,7 +184,7 @@ struct call_run {
     char id[CALL_ID_SIZE];
     bool has_id;
     void *data;    /* of the hooks */
-    uint32_t next; /* of the hooks: the row at which they continue */
+    uint32_t next; /* for the hooks; each call says what it is */
 };
 
 /* Serve a request by this call. */

@@ -598,7 +598,7 @@ TEST(direct, a_stream_whose_conversation_cannot_be_read_ends_and_goes_on_from_it
 static void tell_without_memory(const struct cast *cast, uint64_t countdown)
 {
     const struct delivery *delivery = cast->site.delivery;
-    const struct act_message notice = { NULL, 0 };
+    const struct act_envelope notice = { NULL, 0 };
     tr_sender convo;
 
     CHECK_EQ_INT(tr_registry_find(delivery->convos, "g1", 2, "the test", &convo), 0);
@@ -662,7 +662,7 @@ static void ask_briefly(const struct cast *cast, const char *did)
     const struct delivery *delivery = cast->site.delivery;
     struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = span_of(cast->callers[ADA].did) };
     struct act *act = act_create(&commit_act_type, &claims);
-    struct act_message message = { .act = act };
+    struct act_envelope message = { .act = act };
     struct tr_future *future;
 
     CHECK(act != NULL);

@@ -408,7 +408,7 @@ static int refusal_of(const struct cast *cast, const struct caller *caller)
     const struct delivery *delivery = cast->site.delivery;
     struct auth_claims claims = { .kind = AUTH_SERVICE, .issuer = span_of(caller->did) };
     struct act *act = act_create(&subscribe_act_type, &claims);
-    struct act_message message = { .act = act };
+    struct act_envelope message = { .act = act };
     _Atomic int code = 0, *place = &code;
     tr_sender listener, convo;
 

@@ -47,7 +47,7 @@ static int held_start(void *self, struct tr_context *ctx)
 static enum tr_next held_handle(void *self, struct tr_context *ctx, void *message)
 {
     (void)self;
-    act_unref(((struct act_message *)message)->act);
+    act_unref(((struct act_envelope *)message)->act);
     tr_reply(ctx, TR_ECLOSED, NULL, 0);
     return TR_GO;
 }
@@ -61,12 +61,12 @@ static enum tr_next held_event(void *self, struct tr_context *ctx, const struct 
 }
 
 static const struct tr_type held_type = { .name = "held",
-    .message_size = sizeof(struct act_message),
+    .message_size = sizeof(struct act_envelope),
     .state_size = sizeof(struct held),
     .start = held_start,
     .handle = held_handle,
     .event = held_event,
-    .message_drop = act_message_drop };
+    .message_drop = act_envelope_drop };
 
 static int held_make(void *data, const void *key, size_t key_size, void *state)
 {

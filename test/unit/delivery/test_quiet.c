@@ -74,7 +74,7 @@ static struct act *act_by(const struct caller *caller, const struct act_type *ty
 static struct asked ask(const struct cast *cast, struct act *act)
 {
     const struct delivery *delivery = cast->site.delivery;
-    struct act_message message = { .act = act_ref(act) };
+    struct act_envelope message = { .act = act_ref(act) };
     struct asked asked = { .act = act };
     tr_sender convo;
 

@@ -241,7 +241,7 @@ TEST(waiting_stream, ends_when_its_conversation_goes)
     act_subscribe(act)->stream_number = UINT64_MAX;
     CHECK_EQ_INT(
         tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "the test", &convo), 0);
-    CHECK_EQ_INT(tr_tell(convo, &(struct act_message){ .act = act }, sizeof(struct act_message)),
+    CHECK_EQ_INT(tr_tell(convo, &(struct act_envelope){ .act = act }, sizeof(struct act_envelope)),
         0); /* it has the job */
     pthread_mutex_lock(&shaky.lock);
     while (shaky.held == 0) /* the case has a limit */

@@ -77,12 +77,12 @@ static struct act *commit_of(const struct client *client)
 
 static void try_commit(struct client *client, struct tr_context *ctx)
 {
-    struct act_message message;
+    struct act_envelope message;
     tr_sender convo;
 
     client->serial++;
     client->act = commit_of(client);
-    message = (struct act_message){ .act = act_ref(client->act) };
+    message = (struct act_envelope){ .act = act_ref(client->act) };
     CHECK_EQ_INT(tr_registry_get(client->delivery->convos, "g1", 2, "client", &convo), 0);
     CHECK_EQ_INT(
         tr_ask(ctx, convo, &message, sizeof message, &(struct tr_ask_options){ .tag = 2 }), 0);
@@ -215,7 +215,7 @@ static void stage_end(struct stage *stage)
 static void create(struct stage *stage)
 {
     struct act *act = act_of(&creation_act_type, 0);
-    struct act_message message = { .act = act_ref(act) };
+    struct act_envelope message = { .act = act_ref(act) };
     static char dids[CLIENTS][32];
     struct tr_future *future;
     tr_sender convo;

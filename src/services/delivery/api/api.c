@@ -75,7 +75,7 @@ static void put_list(struct json_writer *writer, struct span values)
     struct span value;
 
     json_put_array(writer, NULL);
-    if (values.size == 0) /* no item; behind a last comma there is one, which is empty */
+    if (values.size == 0) /* an empty value is an empty list; a last comma adds an empty item */
         values.at = NULL;
     while (span_cut(&values, ',', &value))
         json_put_string(writer, NULL, value);
@@ -122,7 +122,7 @@ bool api_put_query(struct buffer *out, const struct param *params, struct span q
     return true;
 }
 
-/* The act's copy has the message first and the members of the query behind it. */
+/* The act's copy has the message first and the members of the query after it. */
 static void read_mls(struct api_body *body)
 {
     struct span raw = http_body(body->request), query = http_query(body->request);
@@ -167,6 +167,7 @@ static bool read_request(struct api_body *body)
         body->act = api_create_query_act(body->request, call->type);
         if (body->act == NULL)
             return false;
+        /* The act has the first parameter, the conversation. */
         param_read_query(&body->reader, call->params + 1, body->values + 1);
         return true;
     }
@@ -269,7 +270,7 @@ void api_set_op(struct api_body *body, const char *kind, struct span given)
         buffer_span(text, body->act->claims->issuer);
         buffer_text(text, ":");
         buffer_span(text, given);
-    } else { /* a token is used once, so its id identifies the request */
+    } else { /* without an id no repeat is recognised: the counter makes every op new */
         buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->act->claims->issuer.size,
             body->act->claims->issuer.at, (int)body->act->claims->jti.size,
             body->act->claims->jti.at, (unsigned long long)atomic_fetch_add(&number, 1));
@@ -280,7 +281,7 @@ void api_set_op(struct api_body *body, const char *kind, struct span given)
 
 static int ask_to(struct http_request *request, tr_sender to, struct act *act, http_then_fn then)
 {
-    struct act_message message = { .act = act_ref(act) };
+    struct act_envelope message = { .act = act_ref(act) };
     int rc = http_ask(request, to, &message, sizeof message, then);
 
     if (rc < 0)

@@ -58,8 +58,8 @@ static bool history_refuse(struct call_run *run, unsigned status, const char *la
     return call_respond_instead(run, status, "application/json", &answer);
 }
 
-/* 410 with the place to resume at, or the group info to join again with. A caller who is out hears
- * of what it may still read, and not how far the others are. */
+/* Answers 410 with oldestSeq, oldestEpoch and groupInfoEpoch. A former member gets only what it may
+ * still read. */
 static bool refuse_compacted(struct call_run *run)
 {
     int64_t kept_from = convo_int(run, 2);
@@ -83,8 +83,9 @@ static bool refuse_compacted(struct call_run *run)
 /* ---- getMessages ---------------------------------------------------------------------------- */
 
 static const char *const page_types[] = { "app", "proposal", "commit", NULL };
-/* Hidden: the newest or the only kind, rows to read, bytes that a row may have, and the seq of a row
- * that comes whatever its size. */
+/* check_page sets the last four; clients cannot. kind: the highest kind to list, or the only one;
+ * rows: rows to read; bytes: the size up to which a row comes with its bytes; large: the seq of one
+ * row that comes whatever its size. */
 #define PAGE_PARAMS                                                                                \
     PARAMS(PARAM_CONVO, PARAM_LIMIT(100, LIMIT_DEFAULT),                                           \
         { "sinceSeq", PARAM_INT, .min = 0, .max = INT64_MAX - 1 },                                 \
@@ -181,8 +182,8 @@ static struct page_head page_head_of(const struct call_run *run)
         log_count(run->unit) };
 }
 
-/* Write the numbers between the first that could come and the last that came that have no row: of
- * revoked commits, and of times the caller was not in. */
+/* Lists the seqs of the page that have no row for the caller: revoked commits, commits of a former
+ * group, and times it was out. At most GAPS_MAX. */
 static void put_gaps(
     struct json_writer *writer, const struct call_run *run, const struct page_head *head)
 {
@@ -294,7 +295,8 @@ static void put_page(
     }
 }
 
-static bool lists_all(const struct call_run *run)
+/* Does log_list serve the page? It lists all kinds, or application messages, the lowest kind. */
+static bool is_common_page(const struct call_run *run)
 {
     return !call_has(run, "type") || call_number(run, "kind") == MLS_APPLICATION;
 }
@@ -318,8 +320,9 @@ static void poll_answered(struct http_request *request, const struct tr_event *e
     act_unref(act);
 }
 
-/* A client with a cursor most often has everything. Its conversation knows, if it is in memory; it
- * is not woken for that, since reading it would cost as much as the page. True: it was asked. */
+/* Asks the conversation's actor if it runs: a client with a cursor most often has everything. An actor
+ * is not started for that, since loading the conversation costs as much as the page. Returns true if
+ * the actor was asked. */
 static bool page_poll(struct call_run *run)
 {
     int64_t since = call_number(run, "sinceSeq");
@@ -355,7 +358,7 @@ const struct call call_get_messages = {
     .params = PAGE_PARAMS,
     .check = check_page,
     .steps = CALL_STEPS(STEP(log_list, "convoId @caller sinceSeq kind rows bytes large fromEpoch",
-        .when = lists_all, .otherwise = &log_list_rare)),
+        .when = is_common_page, .otherwise = &log_list_rare)),
     .decide = messages_read,
     .answer_size = page_size,
     .is_large = true,
@@ -400,7 +403,7 @@ static bool is_commit_gone(const struct call_run *run)
     return call_rows(run, STEP_COMMITS) == 0 || from < call_int(run, STEP_COMMITS, 3);
 }
 
-/* One commit may be had as it is. */
+/* Answers a single commit as message/mls if the client accepts that. */
 static bool commits_read(struct call_run *run)
 {
     struct buffer answer = { 0 };

@@ -36,7 +36,7 @@ static const char *check_identity(struct package_upload *upload, const struct pa
     fragment.at += batch->did.size + 1;
     fragment.size -= batch->did.size + 1;
     if (!param_is_device(fragment))
-        return "The credential has no device id behind its #.";
+        return "The credential has no device id after its #.";
     if (batch->device.size > 0 && !span_equal(fragment, batch->device))
         return "The credential is of another device than deviceId.";
     upload->device = fragment;
@@ -62,7 +62,7 @@ static void set_end(struct package_upload *upload)
         upload->not_after_s = upload->expires_s;
 }
 
-/* Decide whether it may be stored; sets the refusal if not. */
+/* Decides whether the key package may be stored; sets the refusal if not. */
 static void package_check(struct package_upload *upload, const struct package_batch *batch)
 {
     const char *why = mls_key_package_read(upload->bytes, &upload->package);
@@ -168,7 +168,8 @@ static void batch_read_one(struct package_batch *batch, uint32_t index, struct j
         json_expect_fail(expect, "expires", "must be a time like 2026-11-15T12:00:00Z");
 }
 
-/* The first mistake of an item is its own error; the batch keeps the text with its end. */
+/* Reads the items. An item that cannot be read gets its own error and does not fail the request. The
+ * batch keeps a copy of the error text. */
 static void batch_read_list(struct package_batch *batch, const struct json *list)
 {
     static const struct param params[] = { PARAMS_OF_UPLOAD, PARAM_LAST };

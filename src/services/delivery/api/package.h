@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* package.h: key packages on their way into the pool. A call that brings packages copies them into a
- * batch, which the blocking pool checks (signatures take long); the unit of the call stores those
+/* package.h: uploads of key packages. A call that brings packages copies them into a batch, which the blocking pool checks (signatures take long); the unit of the call stores those
  * that are good. Calls that bring several say of each what became of it.
  *
  *   read each ──▶ check (on the pool) ──▶ ready ──▶ add ──▶ stored
@@ -26,7 +25,7 @@ struct package_upload {
     bool is_last_resort;
     /* as the check found it */
     struct mls_key_package package;
-    struct span device; /* into the package or the rule; "" if it has none */
+    struct span device; /* into the package or the batch; "" if it has none */
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     size_t ref_size;
     int64_t not_after_s;

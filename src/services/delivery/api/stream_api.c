@@ -115,7 +115,7 @@ static int open_stream(
     struct http_request *request, struct subscribe_act *subscribe, tr_sender convo)
 {
     static _Atomic uint64_t number;
-    const struct act_message notice = { NULL, atomic_fetch_add(&number, 1) + 1 };
+    const struct act_envelope notice = { NULL, atomic_fetch_add(&number, 1) + 1 };
     const struct http_stream_options options = { .pending_max = 1 << 20,
         .farewell = { .make = delivery_slow_frame,
             .about = subscribe->act.convo,
@@ -137,7 +137,7 @@ static int open_stream(
 static bool stream_start(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
-    struct act_message message = { .act = act };
+    struct act_envelope message = { .act = act };
     tr_sender convo;
     int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a stream", &convo);
 

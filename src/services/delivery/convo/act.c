@@ -117,9 +117,9 @@ void act_respond(struct http_request *request, struct act *act)
         http_respond_error(request, act->status, act->label, act->text);
 }
 
-void act_message_drop(void *message)
+void act_envelope_drop(void *message)
 {
-    struct act *act = ((struct act_message *)message)->act;
+    struct act *act = ((struct act_envelope *)message)->act;
 
     if (act != NULL && act->type == &subscribe_act_type)
         http_stream_end(act_subscribe(act)->stream, NULL, 1013);

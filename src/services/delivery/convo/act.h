@@ -40,7 +40,7 @@ enum {
 enum convo_plan {
     CONVO_GO,        /* store the act: op->after is the epoch and seq that it leads to */
     CONVO_ANSWERED,  /* the plan has set the status: answer the act */
-    CONVO_WAIT,      /* plan the act again when a unit in flight has ended */
+    CONVO_WAIT,      /* plan the act again when an awaited act or all units in flight have ended */
     CONVO_EXCLUSIVE, /* plan the act again when no unit is in flight */
     CONVO_LOOKUP,    /* read the answer from the database */
     CONVO_TELL,      /* tell subscribers and answer; there is nothing to store */
@@ -52,8 +52,8 @@ enum {
     ACT_COMMITS = 4,         /* is a commit: starts the next epoch */
     ACT_CREATES = 8,         /* creates the conversation; the caller becomes its first admin */
     ACT_NEEDS_NO_CONVO = 16, /* is planned even if no conversation has this id; others get 404 */
-    ACT_NEEDS_ACTOR = 32,    /* concerns subscribers, so the direct path cannot serve it */
-    ACT_IS_AWAITED = 64,     /* other acts wait for it: once it is stored, they are planned again */
+    ACT_NEEDS_ACTOR = 32,    /* needs subscribers or the actor's memory: not for the direct path */
+    ACT_IS_AWAITED = 64,     /* waiting acts are planned again as soon as it has ended */
     ACT_TRANSIENT = 128,     /* ephemeral: not logged, consumes no token, refused without waiting */
     ACT_PUSHES = 256,        /* wakes the devices of members without an open stream */
     ACT_IN_ORDER = 512,      /* its lookup runs after all units sent before, by any actor */
@@ -110,7 +110,7 @@ struct act_type {
 
 /* An MLS message. */
 struct act_content {
-    struct span bytes; /* as sent; empty: a commit, where the server counts the epochs */
+    struct span bytes; /* as sent; empty only in a commit to a numbered conversation */
     struct mls_message mls;
     unsigned char sha256[32]; /* identifies a repeat */
     bool is_verified;         /* the signature is right for the group at its epoch */
@@ -216,11 +216,12 @@ static inline bool act_has(const struct act *act, unsigned flags)
 
 /* The message of every actor that takes acts. It holds one reference to the act. Without an act it
  * is a notice: a stream has ended, or the direct path changed the conversation in the database and
- * the actor's memory is out of date (direct.h). */
-struct act_message {
+ * the actor's memory is out of date (direct.h). A direct worker has one more kind of message without
+ * an act (direct.c). */
+struct act_envelope {
     struct act *act; /* NULL: see `stream` */
     uint64_t stream; /* the stream that has ended; 0: memory is out of date */
 };
-void act_message_drop(void *message);
+void act_envelope_drop(void *message);
 
 #endif

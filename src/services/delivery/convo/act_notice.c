@@ -62,7 +62,7 @@ void notice_tell(
         copy->did.at = act->decoded.bytes;
         copy->device.at = event->device.size > 0 ? act->decoded.bytes + event->did.size : NULL;
         if (act->decoded.failed != 0 ||
-            tr_tell(convo, &(struct act_message){ .act = act }, sizeof(struct act_message)) < 0)
+            tr_tell(convo, &(struct act_envelope){ .act = act }, sizeof(struct act_envelope)) < 0)
             act_unref(act);
     }
     tr_sender_drop(&convo);

@@ -11,25 +11,27 @@
  *   resetGroup           An admin replaces a group that cannot be repaired by a new one with the
  *                        same members.
  *
- * The server hears a member in an epoch when it gets a message, proposal or commit made in that
- * epoch, a confirmEpoch, or the confirmation of a Welcome to it. Until then the epoch is
- * provisional, and a quorum of the electors may revoke the commit that started it:
+ * The server hears a member in an epoch when it stores a message, a proposal or a member's commit
+ * made in that epoch, an application message that comes with the commit, or a confirmEpoch. An
+ * external join confirms nothing. Until then the epoch is provisional, and a quorum of the electors
+ * may revoke the commit that started it:
  *
  * 1. Electors are the DIDs (not devices) that were members before the commit and still are, without
  *    the committer. Members that the commit added are not electors: otherwise a committer could add
  *    a majority of its own. Members that it removed are not electors: otherwise they could undo
  *    their removal. More than half of the electors must report the commit.
  * 2. Once the server has heard any member in the new epoch, even the committer, the commit stays.
- * 3. The revocation is one unit that begins with a compare-and-set: it decrements the epoch and
- *    increments seq. The commit stays in the log as LOG_REVOKED with its receipt; a LOG_REVOKE row
+ * 3. The unit of the last report stores the report, counts the reports, then compares and sets: it
+ *    decrements the epoch and increments seq. It fails if a member has confirmed its Welcome
+ *    (no_joiner). The commit stays in the log as LOG_REVOKED with its receipt; a LOG_REVOKE row
  *    follows.
- * 4. The server refuses the same bytes at that epoch from then on, and refuses all commits of their
- *    committer for a while (quarantine). Members that the commit removed are members again; a
+ * 4. The server refuses the same bytes at that epoch from then on, and refuses the
+ *    committer's commits for a while (quarantine), except its leave. Members that the commit removed are members again; a
  *    member that left by itself in the commit stays out.
  *
  * If a revocation cannot help, an admin resets the group: new group id, epoch 0, the same members.
- * Revocations and resets change more than epoch and seq. So no other act runs beside them, and the
- * actor reads the conversation again afterwards. */
+ * Revocations and resets change more than epoch and seq. So no other act that stores runs beside them, and
+ * the actor reads the conversation again afterwards. */
 #include <string.h>
 
 #include "crypto/digest.h"
@@ -253,7 +255,7 @@ static enum convo_plan plan_reported(const struct convo *convo, struct report_ac
             &report->act, 404, "CommitNotFound", "This server has no commit made at baseEpoch.");
     if (report->base_epoch + 1 < epoch)
         return act_refuse(&report->act, 409, "EpochConfirmed",
-            "A member committed in the epoch that this commit leads to; it cannot be revoked.");
+            "Only the newest commit can be revoked, and a later commit follows this one.");
     if (memcmp(report->sha256, newest->sha256, sizeof newest->sha256) != 0)
         return act_refuse(&report->act, 404, "CommitNotFound",
             "The commit made at baseEpoch has another sha256.");

@@ -91,7 +91,7 @@ extern const struct act_type mark_unread_act_type;
 
 struct subscribe_act {
     struct act act;
-    uint64_t seq; /* the stream begins behind it; INT64_MAX: at the end of the log */
+    uint64_t seq; /* the stream begins after it; INT64_MAX: at the end of the log */
     http_stream stream;
     uint64_t stream_number; /* identifies the stream when it ends */
     bool is_websocket;

@@ -10,7 +10,7 @@
  *
  * 1. A conversation's units go to one writer and come back in order. The actor answers the oldest
  *    act first. An act does not wait for the units before it: its plan assumes that they succeed.
- * 2. When a unit fails, the units behind it fail too: their compare-and-set misses. Then no act is
+ * 2. When a unit fails, the units after it fail too: their compare-and-set misses. Then no act is
  *    planned (CONVO_POISONED) until all units are back and the conversation was read again. Acts
  *    that were not at fault are planned again in their order, at most CONVO_TRIES_MAX times.
  * 3. A plan may refuse an act because of changes that are still in flight. The refusal waits for
@@ -167,7 +167,7 @@ static void on_loaded(struct convo *convo, struct tr_context *ctx, const struct 
     roster_free(&before.roster);
     convo->kept.from = 0; /* unknown: the next poll reads it, after the units of earlier actors */
     convo_move(convo, CONVO_LIVE);
-    convo_stream_behind(convo, ctx);
+    convo_stream_reloaded(convo, ctx);
     convo_begin_waiting(convo, ctx);
     if (is_stale)
         convo_poison(convo);
@@ -345,7 +345,8 @@ static void handle_notice(struct convo_slot *slot, uint64_t stream)
     }
 }
 
-static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct act_message *message)
+static void handle_act(
+    struct convo_slot *slot, struct tr_context *ctx, struct act_envelope *message)
 {
     struct convo *convo = convo_slot_wake(slot);
     struct convo_op *op = convo == NULL ? NULL : base_calloc(sizeof *op);
@@ -353,7 +354,7 @@ static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct a
     if (op == NULL) {
         act_fail(message->act, 503, "Busy", "The server is out of memory; try again.");
         tr_reply(ctx, 0, NULL, 0);
-        act_message_drop(message);
+        act_envelope_drop(message);
         return;
     }
     op->convo = convo;
@@ -368,14 +369,14 @@ static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct a
 
 static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memory)
 {
-    struct act_message *message = memory;
+    struct act_envelope *message = memory;
     struct act *act = message->act;
 
     if (act == NULL) {
         handle_notice(self, message->stream);
     } else if (act->type->peek != NULL && act->type->peek(self, act)) {
         tr_reply(ctx, 0, NULL, 0);
-        act_message_drop(message);
+        act_envelope_drop(message);
         return TR_GO;
     } else {
         handle_act(self, ctx, message);
@@ -475,20 +476,20 @@ static int convo_reset(void *self, enum tr_why why)
 
 static const char *convo_message_name(const void *message)
 {
-    const struct act *act = ((const struct act_message *)message)->act;
+    const struct act *act = ((const struct act_envelope *)message)->act;
 
     return act == NULL ? "stream_gone" : act->type->name;
 }
 
 const struct tr_type convo_type = {
     .name = "convo",
-    .message_size = sizeof(struct act_message),
+    .message_size = sizeof(struct act_envelope),
     .state_size = sizeof(struct convo_slot),
     .handle = convo_handle,
     .event = convo_event,
     .finish = convo_finish,
     .reset = convo_reset,
-    .message_drop = act_message_drop,
+    .message_drop = act_envelope_drop,
     .message_name = convo_message_name,
     .show = convo_slot_show,
 };

@@ -3,10 +3,11 @@
  * files.
  *
  * `committed` is what the database has: every answer comes from it. `planned` is where the units in
- * flight lead: the next act is planned on it without waiting. A unit's first step compares epoch,
- * seq and chain with the point it was planned on. So when a unit fails, the units behind it fail
- * too and store nothing; then the actor reads the conversation and plans the acts again that were
- * not at fault. */
+ * flight lead: the next act is planned on it without waiting. A unit that moves the
+ * conversation compares epoch and seq (messages and commits: also the chain) with the point it was
+ * planned on. So when it fails, the later units that move the conversation fail too and store
+ * nothing; then the actor reads the conversation and plans the acts again that were not at fault. A
+ * unit that moves nothing (a role, a read cursor) may still be stored. */
 #ifndef SERVICES_DELIVERY_CONVO_CONVO_H
 #define SERVICES_DELIVERY_CONVO_CONVO_H
 
@@ -36,7 +37,7 @@ enum convo_failure {
     CONVO_FORMER,     /* the new group has the id of an earlier one */
     CONVO_RACE,       /* an earlier unit failed, or another process moved the conversation */
     CONVO_UNKNOWN,    /* the unit may be stored */
-    CONVO_REFUSED,    /* the database is full, closed or too slow */
+    CONVO_REFUSED,    /* not stored: the database was full, failed or too slow */
 };
 
 /* Where an op is. convo_op_move() has the table of moves. */
@@ -73,7 +74,7 @@ struct convo_op {
     enum convo_failure failure;
     struct convo_point before;
     struct convo_point after;
-    uint64_t seq; /* of its row in the log; of a commit: behind the proposals of its bundle */
+    uint64_t seq; /* of its row in the log; of a commit: after the proposals of its bundle */
     int64_t now_ms;
 };
 void convo_op_move(struct convo_op *op, enum convo_op_state state);
@@ -299,7 +300,7 @@ bool lookup_failed(struct act *act, const struct sql_unit *unit);
 
 enum page_step { PAGE_LOG, PAGE_BOUNDS };
 enum page_bound { BOUND_KEPT_FROM, BOUND_JOIN_SEQ, BOUND_SEQ };
-/* The next rows behind `seq` that an account may see, and the log's bounds. */
+/* The next rows after `seq` that an account may see, and the log's bounds. */
 struct sql_unit *log_page_unit(const struct convo *convo, struct span did, uint64_t seq);
 struct delivery_event log_page_event(
     const struct convo *convo, const struct sql_unit *unit, uint32_t row);
@@ -354,7 +355,7 @@ void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint
 void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
 /* The conversation was read again: subscribers read what others stored meanwhile. */
-void convo_stream_behind(struct convo *convo, struct tr_context *ctx);
+void convo_stream_reloaded(struct convo *convo, struct tr_context *ctx);
 /* Tells the differences between the roster and policy before and after a reload. */
 void convo_stream_changed(struct convo *convo, struct tr_context *ctx, const struct convo *before);
 /* Counts the other members with an open stream, up to CONVO_OTHERS_MAX. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo_slot.c: where an actor keeps its conversation. An idle one sleeps in one packed block.
  *
- *   asleep ──an act──▶ awake ──nothing is under way──▶ asleep
+ *   asleep ──an act that peek cannot answer──▶ awake ──nothing is under way──▶ asleep
  *
  * Asleep it is a zero byte, flags, the id's size and the id, then its memory, with numbers of seven
  * bits a byte. Awake it is a struct convo whose texts stay in the packed block. Neither move reads
@@ -98,12 +98,13 @@ static unsigned flags_of(const struct convo *convo)
            (memcmp(&convo->policy, &policy_default, sizeof policy_default) != 0 ? POLICY : 0u);
 }
 
-static bool is_packed_whole(const unsigned char *packed)
+/* The packed block has a loaded conversation that exists. */
+static bool packed_has_convo(const unsigned char *packed)
 {
     return (packed[FLAGS_AT] & (LOADED | THERE)) == (LOADED | THERE);
 }
 
-/* Reads behind the id. */
+/* Reads what follows the id. */
 static struct packer packed_reader(unsigned char *packed)
 {
     return (struct packer){
@@ -179,7 +180,7 @@ static void pack_suite(struct packer *packer, struct span *name)
         *name = span_of(mls_suite_of((uint16_t)id)->name);
 }
 
-/* Packs everything behind the id. TR_ENOMEM when reading. */
+/* Packs everything after the id. TR_ENOMEM when reading. */
 static int pack_known(struct packer *packer, struct convo *convo, unsigned flags)
 {
     struct span revoked = { convo->revoked.bytes, convo->revoked.size };
@@ -220,7 +221,7 @@ static int unpack_convo(struct convo *convo, unsigned char *packed)
 
     convo->texts.id = (struct span){ (const char *)packed + ID_AT, packed[ID_AT - 1] };
     convo->state = (packed[FLAGS_AT] & LOADED) != 0 ? CONVO_LIVE : CONVO_UNLOADED;
-    convo->is_there = is_packed_whole(packed);
+    convo->is_there = packed_has_convo(packed);
     if (!convo->is_there)
         return 0;
     rc = pack_known(&packer, convo, packed[FLAGS_AT]);
@@ -234,7 +235,7 @@ bool convo_slot_view(const struct convo_slot *slot, struct span caller, struct c
     struct packer packer;
     uint32_t count;
 
-    if (convo_slot_awake(slot) != NULL || !is_packed_whole(slot->self))
+    if (convo_slot_awake(slot) != NULL || !packed_has_convo(slot->self))
         return false;
     packer = packed_reader(slot->self);
     count = pack_head(&packer, &asleep);
@@ -390,7 +391,7 @@ void convo_slot_show(const void *self, char *text, size_t size)
     const struct convo *convo = convo_slot_awake(slot);
     struct convo asleep = { 0 };
 
-    if (convo == NULL && is_packed_whole(slot->self)) {
+    if (convo == NULL && packed_has_convo(slot->self)) {
         struct packer packer = packed_reader(slot->self);
 
         (void)pack_head(&packer, &asleep);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo_store.c: statements that change a conversation. An act is one unit: it is stored whole or
- * not at all. The unit consumes the caller's token and, if it moves the conversation, compares and
- * sets epoch, seq and chain. */
+ * not at all. The unit consumes the caller's token. If it moves the conversation, it compares epoch
+ * and seq, and for messages and commits the chain, before it sets them. */
 #include "auth/auth.h"
 #include "crypto/digest.h"
 #include "services/common/call.h"
@@ -30,8 +30,8 @@ SQL_STATEMENT(put_log,
     "INSERT INTO members (convo, did, join_seq, joined_ms, is_admin, is_moderator, unread_extra,"  \
     " read_seq)"
 SQL_STATEMENT(put_member, MEMBER_INTO " VALUES ($1, $2, $3, $4, $5, 0, 0, $3)");
-/* An account that another account adds: no row if it opted out. */
-SQL_STATEMENT(put_wanted,
+/* Adds an account that another account names. It inserts no row if the account has opted out. */
+SQL_STATEMENT(put_unless_opted_out,
     MEMBER_INTO " SELECT $1, $2, $3, $4, $5, 0, 0, $3 WHERE NOT EXISTS (SELECT 1 FROM consents"
                 " WHERE did = $2 AND opted_in = 0)");
 SQL_STATEMENT(end_member,
@@ -182,13 +182,14 @@ static void add_audit(const struct convo_op *op, const char *action, struct span
 
 /* ---- members -------------------------------------------------------------------------------- */
 
-/* A creator and an external joiner want to be members; other accounts may have opted out. */
-static void add_member(const struct convo_op *op, struct span did, bool is_wanting)
+/* Adds a member. The creator and an external joiner ask for it themselves; other accounts may have
+ * opted out. */
+static void add_member(const struct convo_op *op, struct span did, bool joins_itself)
 {
-    bool is_creator = act_has(op->act, ACT_CREATES) && is_wanting;
+    bool is_creator = act_has(op->act, ACT_CREATES) && joins_itself;
 
-    OP_STEP(op, is_wanting ? &put_member : &put_wanted, 1, VALUE_TEXT(did), VALUE_INT(op->seq),
-        VALUE_INT(op->now_ms), VALUE_INT(is_creator));
+    OP_STEP(op, joins_itself ? &put_member : &put_unless_opted_out, 1, VALUE_TEXT(did),
+        VALUE_INT(op->seq), VALUE_INT(op->now_ms), VALUE_INT(is_creator));
 }
 
 /* Does this addition make a new member? Not a second device of an account. */
@@ -208,7 +209,8 @@ static bool is_new_member(const struct convo_op *op, uint32_t index)
     return true;
 }
 
-/* Roles are not part of the compare-and-set, so the unit checks them. */
+/* Adds the removals. Roles are not part of the compare-and-set, so the unit checks that the caller is
+ * an admin. */
 static void add_removals(const struct convo_op *op)
 {
     const struct act_members *members = op->act->members;
@@ -296,7 +298,7 @@ void convo_store_members(const struct convo_op *op, const struct act_invite *joi
     add_welcomes(op);
 }
 
-/* ---- acts of one or two statements ---------------------------------------------------------- */
+/* ---- acts with few statements --------------------------------------------------------------- */
 
 void convo_store_create(const struct convo_op *op)
 {
@@ -396,7 +398,7 @@ SQL_STATEMENT(lock_reportable, "UPDATE convos SET active_ms = active_ms WHERE id
 SQL_STATEMENT(put_report,
     "INSERT INTO commit_reports (convo, base_epoch, sha256, did, reason, created_ms)"
     " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (convo, base_epoch, sha256, did) DO NOTHING");
-/* The number of its rows is checked. */
+/* The unit fails unless this returns as many rows as memory knows reporters. */
 SQL_STATEMENT(list_reporters,
     "SELECT did FROM commit_reports WHERE convo = $1 AND base_epoch = $2 AND sha256 = $3");
 SQL_STATEMENT(revoke_convo,
@@ -412,8 +414,8 @@ SQL_STATEMENT(revoke_commit,
 SQL_STATEMENT(return_members,
     "UPDATE members SET leave_seq = NULL, left_ms = NULL, was_removed = 0, has_later = 0"
     " WHERE convo = $1 AND leave_seq = $2 AND was_removed = 1");
-/* A member who rejoined in a commit that was later revoked counts as never having left: no two
- * intervals of a DID overlap. */
+/* A member that this commit removed may have rejoined in a newer commit, which was revoked first. Its
+ * closed interval lies inside the one that return_members has reopened, so it goes. */
 SQL_STATEMENT(forget_returns,
     "DELETE FROM members WHERE convo = $1 AND join_seq > $2 AND leave_seq IS NOT NULL AND EXISTS"
     " (SELECT 1 FROM members n WHERE n.convo = $1 AND n.did = members.did AND n.join_seq < $2"
@@ -423,7 +425,7 @@ SQL_STATEMENT(forget_returns,
     " COALESCE((SELECT p." column " FROM members p WHERE p.convo = $1 AND p.did = members.did"     \
     " AND p.join_seq < $2 ORDER BY p.join_seq DESC LIMIT 1), 0)"
 /* clang-format off */
-SQL_STATEMENT(end_members,
+SQL_STATEMENT(end_added_members,
     "UPDATE members SET leave_seq = $3, left_ms =" BEFORE("left_ms") ", was_removed ="
     BEFORE("was_removed") ", unread_extra = 0 WHERE convo = $1 AND join_seq = $2"
     " AND leave_seq IS NULL");
@@ -452,7 +454,7 @@ static void add_revocation(const struct convo_op *op)
     OP_STEP(op, &revoke_commit, 1, VALUE_INT(seq), VALUE_ARRAY(report->sha256));
     OP_STEP(op, &return_members, SQL_ROWS_ANY, VALUE_INT(seq));
     OP_STEP(op, &forget_returns, SQL_ROWS_ANY, VALUE_INT(seq));
-    OP_STEP(op, &end_members, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->after.seq));
+    OP_STEP(op, &end_added_members, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->after.seq));
     OP_STEP(op, &revoke_welcomes, SQL_ROWS_ANY, VALUE_INT(seq), VALUE_INT(op->now_ms));
     OP_STEP(op, &no_joiner, 0, VALUE_INT(seq));
     if (sender->is_in) /* a committer who left in this commit needs no quarantine */
@@ -492,7 +494,7 @@ SQL_STATEMENT(reset_convo,
 SQL_STATEMENT(no_former,
     "SELECT 1 FROM log WHERE convo = $1 AND kind <> 1 AND kind = 7 AND bytes IN ($2, $3, $4)"
     " LIMIT 1");
-/* One statement per kind: no index has both kinds. */
+/* One statement per kind, so that each uses a partial index: log_commits, log_revoked. */
 SQL_STATEMENT(former_commits, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind = 3");
 SQL_STATEMENT(former_revoked, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind = 4");
 SQL_STATEMENT(forget_confirms, "DELETE FROM epoch_confirms WHERE convo = $1");
@@ -529,7 +531,7 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
         const struct sql_statement *at;
         enum convo_failure failure;
     } failures[] = { { &spend_invite, CONVO_INVITE }, { &find_block, CONVO_BLOCKED },
-        { &put_wanted, CONVO_NO_CONSENT }, { &find_opt_in, CONVO_NO_CONSENT },
+        { &put_unless_opted_out, CONVO_NO_CONSENT }, { &find_opt_in, CONVO_NO_CONSENT },
         { &consume_package, CONVO_PACKAGE }, { &put_target, CONVO_PACKAGE },
         { &no_joiner, CONVO_CONFIRMED }, { &no_former, CONVO_FORMER } };
     int64_t step = sql_unit_failed_step(unit);

@@ -4,8 +4,8 @@
  * A subscriber has heard every row up to `seq` and none after it. It is in one of four states:
  *
  *   catching up   a page of the log is being read for it. Rows stored meanwhile are on a later page.
- *   live          its seq is the conversation's, or a row that its client read in the database
- *                 before this actor knew the row to be stored.
+ *   live          every row up to `heard_to` was sent to it, was trimmed or is hidden from it; `seq`
+ *                 is the last row it got.
  *   waiting       its member is out, and the log is ahead of this actor: it hears nothing until the
  *                 conversation has been read again.
  *   gone          its stream has ended; the next walk frees it.
@@ -42,7 +42,7 @@ struct convo_subscriber {
     bool was_out; /* when its page was requested: the commit that removed it is in the log */
     uint32_t number;
     uint64_t seq;
-    uint64_t heard_to; /* the log was read at least up to this seq */
+    uint64_t heard_to; /* catching up: read to here at least; live: no row up to here is due */
     struct span did;
     char did_bytes[];
 };
@@ -232,7 +232,7 @@ void convo_stream_caught_up(
         subscriber_read_page(convo, ctx, subscriber); /* rows may be newer than the last page */
 }
 
-void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
+void convo_stream_reloaded(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
         bool must_read = at->state == SUBSCRIBER_WAITING || is_out(convo, at) ||
@@ -273,8 +273,8 @@ static void tell_subscriber(struct convo *convo, struct tr_context *ctx,
     /* Its page had this row before the actor knew the row to be stored. */
     if (seq > 0 && seq <= subscriber->seq)
         return;
-    /* A row between was stored and not told here: its COMMIT was in doubt, or another process
-     * stored it. The log has both rows. */
+    /* Rows between the subscriber's seq and this event were stored and not told here: a COMMIT was
+     * in doubt, or another process stored them. The log has all of them. */
     if (seq > subscriber->seq + 1 && seq > subscriber->heard_to + 1) {
         subscriber_read_page(convo, ctx, subscriber);
         subscriber->heard_to = seq - 1; /* `committed` may be lower */
@@ -370,7 +370,8 @@ void convo_stream_tell_members(
         return;
     if (members->add_count > 0)
         dids = base_alloc(members->add_count * sizeof *dids);
-    /* Another device of a member is no change. Without memory subscribers hear nothing: getConvo has it. */
+    /* A further device of a member is no change. Out of memory, the joined event is skipped: clients
+     * can read getConvo. */
     for (uint32_t i = 0; dids != NULL && i < members->add_count; i++) {
         const struct member *member = roster_find(&convo->roster, members->adds[i].did);
 
@@ -431,9 +432,10 @@ void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint
 
 /* ---- acts ----------------------------------------------------------------------------------- */
 
-/* `member` asks first whether the caller may subscribe, so that the connection can still answer with
- * an error; `subscribe` then hands the open stream over. */
-/* Where a stream begins that wants the rows behind `wanted` (INT64_MAX: only new rows). */
+/* A stream takes two acts: `member` checks that the caller may subscribe, while the connection can
+ * still answer with an error; `subscribe` hands over the open stream. */
+
+/* Returns the seq after which a stream starts; INT64_MAX wants only new rows. */
 static uint64_t stream_from(const struct convo *convo, uint64_t wanted)
 {
     return wanted == INT64_MAX ? convo->committed.seq : wanted;

@@ -37,10 +37,11 @@ struct direct_request {
     struct convo_op op;
     struct convo convo; /* as read for this request */
     enum convo_plan plan;
-    bool is_unread;        /* the conversation could not be loaded */
+    bool load_failed;      /* the conversation could not be loaded */
     struct direct *direct; /* counts this request in request_count */
-    /* The worker uses these, op.reply and convo.sql also while a unit has the request: it holds the
-     * unit then. */
+    /* While the unit of a change is in flight, its thread uses the request. The worker then uses only
+     * the fields below, op.reply and convo.sql, and reads op.number and op.state. The unit stays valid,
+     * because convo.sql holds a reference. */
     struct direct_worker *worker;
     tr_weak self;                /* the worker's */
     struct direct_request *next; /* in its bucket */
@@ -60,14 +61,14 @@ struct direct {
 
 /* The messages of a worker. */
 union worker_message {
-    struct act_message asked; /* from a client */
+    struct act_envelope asked; /* from a client */
     struct {
         struct act *none; /* always NULL: tells the two apart */
         struct direct_request *request;
     } home;
 };
 _Static_assert(
-    sizeof(union worker_message) == sizeof(struct act_message), "clients send the latter");
+    sizeof(union worker_message) == sizeof(struct act_envelope), "clients send the latter");
 
 static struct flag flags[] = {
     { .name = "delivery.direct",
@@ -175,7 +176,7 @@ static void request_done(struct convo_op *op)
  * sent, this stops the actor: its successor reads the database. */
 static void tell_actor(const struct delivery *delivery, struct span id)
 {
-    const struct act_message notice = { NULL, 0 };
+    const struct act_envelope notice = { NULL, 0 };
     tr_sender convo;
 
     if (tr_registry_find(delivery->convos, id.at, id.size, "direct", &convo) < 0)
@@ -190,8 +191,8 @@ static void tell_actor(const struct delivery *delivery, struct span id)
 
 static void request_plan(struct direct_request *request, const struct sql_unit *unit)
 {
-    request->is_unread = convo_load(&request->convo, unit) < 0;
-    if (!request->is_unread)
+    request->load_failed = convo_load(&request->convo, unit) < 0;
+    if (!request->load_failed)
         request->plan = convo_plan(&request->convo, &request->op);
 }
 
@@ -208,7 +209,7 @@ static void request_decide(struct sql_unit *unit, void *data)
     op->unit = unit;
     op->now_ms = delivery_now_ms(request->convo.delivery);
     request_plan(request, unit);
-    if (!request->is_unread && request->plan == CONVO_GO)
+    if (!request->load_failed && request->plan == CONVO_GO)
         convo_store_act(op);
 }
 
@@ -244,7 +245,7 @@ static void request_change(struct convo *convo, struct tr_context *ctx, struct c
     convo_fail_busy(convo, ctx, op, unit);
 }
 
-static void request_proceed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+static void request_load(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct sql_unit *unit;
 
@@ -258,7 +259,8 @@ static void request_proceed(struct convo *convo, struct tr_context *ctx, struct 
         convo_fail_busy(convo, ctx, op, unit);
 }
 
-static void request_begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+/* Counts a try, and asks for the token after an unknown outcome. */
+static void request_try(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     tr_assert(op->state == OP_HELD);
     op->failure = CONVO_STORED;
@@ -267,13 +269,13 @@ static void request_begin(struct convo *convo, struct tr_context *ctx, struct co
     else if (convo_must_ask(op))
         convo_look_up(convo, ctx, op, OP_ASKING);
     else
-        request_proceed(convo, ctx, op);
+        request_load(convo, ctx, op);
 }
 
 static const struct convo_driver direct_driver = {
     .is_direct = true,
-    .begin = request_proceed,
-    .again = request_begin,
+    .begin = request_load,
+    .again = request_try,
     .done = request_done,
 };
 
@@ -284,14 +286,14 @@ static void request_conclude(struct direct_request *request, struct tr_context *
 {
     struct convo *convo = &request->convo;
 
-    if (request->is_unread)
+    if (request->load_failed)
         convo_fail(
             convo, ctx, &request->op, "Unavailable", "The database does not answer; try again.");
     else if (request->plan == CONVO_LOOKUP)
         convo_look_up(convo, ctx, &request->op, OP_LOOKUP);
     else if (request->plan == CONVO_ANSWERED)
         convo_conclude(convo, ctx, &request->op);
-    else /* a plan has nothing to wait for here: this driver has no units in flight */
+    else /* WAIT and EXCLUSIVE need acts in flight, of which a request has none */
         convo_fail(convo, ctx, &request->op, "Unavailable",
             "This request needs the conversation's actor.");
 }
@@ -299,8 +301,8 @@ static void request_conclude(struct direct_request *request, struct tr_context *
 static void on_read(
     struct direct_request *request, struct tr_context *ctx, const struct sql_unit *unit)
 {
-    request->is_unread = sql_unit_status(unit) != 0;
-    if (!request->is_unread)
+    request->load_failed = sql_unit_status(unit) != 0;
+    if (!request->load_failed)
         request_plan(request, unit);
     request_conclude(request, ctx);
 }
@@ -317,7 +319,7 @@ static void on_changed(
         return;
     }
     convo_op_move(op, OP_HELD);
-    if (is_done && (request->is_unread || request->plan != CONVO_GO)) {
+    if (is_done && (request->load_failed || request->plan != CONVO_GO)) {
         request_conclude(request, ctx);
     } else {
         convo_unit_back(op, unit);
@@ -334,7 +336,7 @@ static void worker_message_drop(void *memory)
     union worker_message *message = memory;
 
     if (message->asked.act != NULL)
-        act_message_drop(&message->asked);
+        act_envelope_drop(&message->asked);
     else
         request_destroy(message->home.request);
 }
@@ -354,7 +356,7 @@ static enum tr_next worker_handle(void *self, struct tr_context *ctx, void *memo
     delivery_metrics_add(DELIVERY_METRIC_REQUESTS_DIRECT, 1);
     request = request_create(worker, ctx, act);
     if (request != NULL) {
-        request_begin(&request->convo, ctx, &request->op);
+        request_try(&request->convo, ctx, &request->op);
         return TR_GO;
     }
     act_fail(act, 503, "Busy", "The server is out of memory; try again.");

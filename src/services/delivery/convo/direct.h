@@ -28,7 +28,7 @@ bool direct_stop(struct direct **direct);
 
 /* Does the direct path serve this act? */
 bool direct_takes(const struct direct *direct, const struct act *act);
-/* The worker to ask with a struct act_message; borrowed. */
+/* The worker to ask with a struct act_envelope; borrowed. */
 tr_sender direct_worker_of(const struct direct *direct, struct span convo);
 
 #endif

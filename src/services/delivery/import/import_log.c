@@ -3,11 +3,11 @@
  * reading them, and its database allows a number to occur twice.
  *
  * - Sequence numbers are kept. The second row of a number, and the rows after it, move up, never
- * down: a client that resumes from an old cursor sees some rows again and misses none.
+ *   down: a client that resumes from an old cursor sees some rows again and misses none.
  * - The bytes decide the kind and the epoch of a row. Of several commits of one epoch the first is
- * the one that members could process; the others are stored as revoked and never delivered.
+ *   the one that members could process; the others are stored as revoked and never delivered.
  * - The conversation's epoch is the highest that a member has reached, not the server's count of
- * commits, which every losing commit advanced.
+ *   commits, which every losing commit advanced.
  * - A row can claim any epoch. The import ignores an epoch that the server never reached.
  *
  * Rows come in the order of their numbers. Times become places in that order: the import passes
@@ -23,7 +23,7 @@
 
 /* A commit's timestamp may be a moment after the removal it made. */
 enum { REMOVAL_MS = 2000 };
-/* The first number when all rows were deleted and the old numbers are lost: above any cursor. */
+/* The last number in use when all rows were deleted and the old numbers are lost: above any cursor. */
 enum { SEQ_AFTER_LOSS = 1000000 };
 
 struct row {
@@ -318,7 +318,7 @@ int import_log(struct import_convo *convo)
     if (rc == 0 && convo->group_id.size == 0)
         rc =
             source_each(run, CATBIRD_MESSAGES, convo->id.at, "seq DESC LIMIT 20", on_newest, convo);
-    if (rc == 0) /* by number; within one, the epoch before the commit first */
+    if (rc == 0) /* by number; within one, the lower epoch first, and commits before other rows */
         rc = source_each(run, CATBIRD_MESSAGES, convo->id.at,
             "seq, epoch, message_type DESC NULLS LAST, created_at, id", on_message, convo);
     if (rc < 0)
@@ -330,8 +330,8 @@ int import_log(struct import_convo *convo)
         convo->first_seq = convo->last_seq + 1;
         if (convo->epoch > 0)
             import_finding(run, convo->id,
-                "its messages are all deleted, and their numbers lost: goes on at %d",
-                SEQ_AFTER_LOSS);
+                "its messages are all deleted, and their numbers lost: the next is %d",
+                SEQ_AFTER_LOSS + 1);
     }
     report_log(convo);
     place_all(convo);

@@ -26,14 +26,14 @@ struct commit_roster {
 };
 
 /* Reads both trees. *ret_roster is NULL if there is nothing to compare: no tree, or credentials
- * that are no DIDs. `before` is the stored group info of the commit's epoch, or NULL; it is copied.
- * `after` must outlive the result. TR_ENOMEM. Runs on the pool: a tree may be large. */
+ * that are no DIDs. `before` is the stored group info of the commit's epoch, or NULL; it may be
+ * freed afterwards. `after` must outlive the result. TR_ENOMEM. Runs on the pool: a tree may be large. */
 int commit_roster_create(const struct mls_group_info *after, const struct mls_group_info *before,
     struct commit_roster **ret_roster);
 void commit_roster_destroy(struct commit_roster *roster); /* NULL is fine */
 
-/* Compares the trees with the act and the members after it. Returns NULL, or a sentence about the
- * difference. */
+/* Compares the trees with the members before the act (will_be_in) and with the additions and removals
+ * that the act names. Returns NULL, or a sentence about the difference. */
 const char *commit_roster_check(
     const struct commit_roster *roster, const struct roster *members, const struct act *act);
 

@@ -188,7 +188,7 @@ static void want_devices(
 static void devices_read(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct span id = task->convo;
-    struct act_message message;
+    struct act_envelope message;
     tr_sender convo;
     int rc = TR_ENOMEM;
 
@@ -203,7 +203,7 @@ static void devices_read(struct push *push, struct tr_context *ctx, struct push_
     if (task->question != NULL) {
         sql_unit_hold(task->rows);
         act_listening(task->question)->devices = task->rows;
-        message = (struct act_message){ .act = act_ref(task->question) };
+        message = (struct act_envelope){ .act = act_ref(task->question) };
         rc = tr_ask(ctx, convo, &message, sizeof message,
             &(struct tr_ask_options){ .tag = tag_of(push, task), .timeout_ns = task_limit_ns });
         if (rc < 0)

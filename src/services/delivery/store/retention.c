@@ -5,8 +5,9 @@
  *   retention:  idle ──timer, ask──▶ reading ──▶ trimming ──▶ reading … last page ──▶ tidying ──▶ idle
  *
  * The retention reads the conversations page by page, in the order of their ids, works out how far
- * each may be trimmed, and trims the page in one unit. A cursor only moves forward and a Welcome is
- * never older than the newest row, so what was read is still true, or safe, when the unit runs. */
+ * each may be trimmed, and trims the page in one unit. Between the
+ * read and the unit a cursor only moves forward, and a new Welcome belongs to a new row. So a floor
+ * that was read stays safe. */
 #include "services/delivery/store/retention.h"
 
 #include <stddef.h>

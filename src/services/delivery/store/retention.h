@@ -8,7 +8,8 @@
  * the next pass follows at once if rows are left.
  *
  * The retention, every hour, trims the log. A row goes when it is older than log_kept_s, every
- * member's cursor (read_seq) is at or past it, and no usable Welcome is older than it. Rows go from
+ * member's cursor (read_seq) is at or past it, every open Welcome belongs to a later row, and no
+ * member whose removal can still be revoked has it unread. Rows go from
  * the oldest on, so the log has no hole; convos.kept_from is the oldest kept row, and
  * convos.kept_chain the receipt before it. Confirmations and reports of that age and ended
  * quarantines go too. */

@@ -101,7 +101,8 @@ const struct call call_invalidate_welcome = {
 void call_tell_readdition(struct call_run *run, struct span device)
 {
     notice_tell(call_delivery(run), call_text(run, "convoId"),
-        &(struct delivery_event){ .kind = DELIVERY_READDITION, .did = run->caller, .device = device });
+        &(struct delivery_event){
+            .kind = DELIVERY_READDITION, .did = run->caller, .device = device });
 }
 
 static void tell_reissue(struct call_run *run)

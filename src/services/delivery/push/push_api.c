@@ -7,7 +7,6 @@
 #include "services/delivery/push/push.h"
 #include "services/delivery/store/device_store.h"
 
-
 static bool is_push_on(struct call_run *run)
 {
     return push_is_on(call_delivery(run)) ||

@@ -23,8 +23,9 @@ static void add(struct convo *convo, const char *did, bool is_in)
     member->read_seq = 100000 + convo->roster.count;
     member->joined_ms = INT64_C(1790000000000) + convo->roster.count;
     member->left_ms = is_in ? 0 : -1;
-    member->is_admin = convo->roster.count == 1;
-    member->is_moderator = convo->roster.count == 2;
+    member->roles = convo->roster.count == 1   ? MEMBER_ADMIN
+                    : convo->roster.count == 2 ? MEMBER_MODERATOR
+                                               : 0;
     member->was_removed = !is_in;
     member->has_reported = convo->roster.count == 2;
     member->quarantined_until_ms = convo->roster.count == 3 ? INT64_MAX : 0;

@@ -55,7 +55,7 @@ static enum convo_plan plan_numbered(
             commit->kind == COMMIT_LEAVE
                 ? "commit is missing; the members move the epoch: send a commit without proposals."
                 : "commit is missing; the members of this conversation move its epoch.");
-    if (convo->planned.kind == CONVO_UNDECIDED && !caller->is_admin)
+    if (convo->planned.kind == CONVO_UNDECIDED && !member_is_admin(caller))
         return act_refuse(act, 403, "NotAdmin",
             "commit is missing; only an admin may let the server count the epochs.");
     if (convo->planned.kind == CONVO_UNDECIDED && convo->delivery->mode == DELIVERY_ASSISTED)
@@ -110,13 +110,14 @@ static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_
     uint32_t admins = 0, removed = 0;
 
     for (uint32_t i = 0; i < commit->members.remove_count; i++)
-        removed += roster_find(&convo->roster, commit->members.removes[i])->is_admin;
+        removed += member_is_admin(roster_find(&convo->roster, commit->members.removes[i]));
     if (removed == 0 || convo->policy.fields[POLICY_KEEP_ADMIN] == 0)
         return CONVO_GO;
     if (convo_is_in_flight(convo, &role_act_type))
         return CONVO_WAIT;
     for (uint32_t i = 0; i < convo->roster.count; i++)
-        admins += member_stays(&convo->roster.members[i]) && convo->roster.members[i].is_admin;
+        admins +=
+            member_stays(&convo->roster.members[i]) && member_is_admin(&convo->roster.members[i]);
     if (admins <= removed)
         return act_refuse(
             &commit->act, 400, "LastAdmin", "No admin would remain; promote another member first.");
@@ -169,7 +170,7 @@ static enum convo_plan plan_members(
         if (!member_stays(member))
             return act_refuse(&commit->act, 404, "TargetNotMember",
                 "The account to remove is not a member of this conversation.");
-        if (member != caller && !caller->is_admin)
+        if (member != caller && !member_is_admin(caller))
             return act_refuse(
                 &commit->act, 403, "NotAdmin", "Only an admin may remove other members.");
     }

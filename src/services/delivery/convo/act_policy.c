@@ -10,7 +10,7 @@ static enum convo_plan plan_admin(const struct convo *convo, struct act *act)
 {
     if (convo_is_in_flight(convo, &role_act_type) || convo_is_in_flight(convo, &policy_act_type))
         return CONVO_WAIT;
-    return convo_caller(convo, act)->is_admin ? CONVO_GO : convo_refuse_non_admin(act);
+    return member_is_admin(convo_caller(convo, act)) ? CONVO_GO : convo_refuse_non_admin(act);
 }
 
 /* Is there another admin who stays even if the newest commit is revoked? */
@@ -19,11 +19,16 @@ static bool has_lasting_admin(const struct convo *convo, const struct member *wi
     for (uint32_t i = 0; i < convo->roster.count; i++) {
         const struct member *member = &convo->roster.members[i];
 
-        if (member != without && member_stays(member) && member->is_admin &&
+        if (member != without && member_stays(member) && member_is_admin(member) &&
             !recovery_may_undo(convo, member))
             return true;
     }
     return false;
+}
+
+static uint8_t role_bit(const struct role_act *role)
+{
+    return role->is_admin ? MEMBER_ADMIN : MEMBER_MODERATOR;
 }
 
 static enum convo_plan refuse_same(struct role_act *role)
@@ -52,7 +57,7 @@ static enum convo_plan role_plan(struct convo *convo, struct convo_op *op)
     if (!member_stays(target))
         return act_refuse(
             op->act, 404, "TargetNotMember", "targetDid is not a member of this conversation.");
-    if ((role->is_admin ? target->is_admin : target->is_moderator) == role->is_given)
+    if (((target->roles & role_bit(role)) != 0) == role->is_given)
         return refuse_same(role);
     if (role->is_admin && !role->is_given && !has_lasting_admin(convo, target))
         return act_refuse(op->act, 400, "LastAdmin",
@@ -66,8 +71,10 @@ static void role_apply(struct convo *convo, const struct convo_op *op)
     const struct role_act *role = act_role(op->act);
     struct member *member = roster_find(&convo->roster, role->target);
 
-    if (member != NULL)
-        *(role->is_admin ? &member->is_admin : &member->is_moderator) = role->is_given;
+    if (member != NULL && role->is_given)
+        member->roles |= role_bit(role);
+    else if (member != NULL)
+        member->roles &= (uint8_t)~role_bit(role);
 }
 
 static void role_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)

@@ -51,8 +51,8 @@ void view_answer(const struct convo_op *op)
         json_put_string(&writer, "did", member_did(member));
         json_put_string(&writer, "userDid", member_did(member));
         text_put_time(&writer, "joinedAt", member->joined_ms);
-        json_put_bool(&writer, "isAdmin", member->is_admin);
-        json_put_bool(&writer, "isModerator", member->is_moderator);
+        json_put_bool(&writer, "isAdmin", member_is_admin(member));
+        json_put_bool(&writer, "isModerator", (member->roles & MEMBER_MODERATOR) != 0);
         json_put_end(&writer);
     }
     json_put_end(&writer);

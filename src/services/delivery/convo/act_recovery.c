@@ -380,7 +380,7 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
     op->is_exclusive = true;
     if (convo->flying.first != NULL)
         return CONVO_EXCLUSIVE;
-    if (!convo_caller(convo, op->act)->is_admin)
+    if (!member_is_admin(convo_caller(convo, op->act)))
         return convo_refuse_non_admin(op->act);
     if (is_same_group(reset->group, convo_group_name(convo)) ||
         is_same_group(reset->group, convo->texts.id))

@@ -87,8 +87,8 @@ static int load_member(struct convo *convo, const struct sql_unit *unit, uint32_
         return TR_ENOMEM;
     member->join_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 1);
     member->joined_ms = sql_row_int(unit, STEP_MEMBERS, row, 2);
-    member->is_admin = sql_row_int(unit, STEP_MEMBERS, row, 3) != 0;
-    member->is_moderator = sql_row_int(unit, STEP_MEMBERS, row, 4) != 0;
+    member->roles = (sql_row_int(unit, STEP_MEMBERS, row, 3) != 0 ? MEMBER_ADMIN : 0) |
+                    (sql_row_int(unit, STEP_MEMBERS, row, 4) != 0 ? MEMBER_MODERATOR : 0);
     member->read_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 5);
     member->left_ms = sql_row_int(unit, STEP_MEMBERS, row, 7);
     member->was_removed = sql_row_int(unit, STEP_MEMBERS, row, 8) != 0;

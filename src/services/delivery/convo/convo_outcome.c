@@ -154,8 +154,7 @@ void convo_change_members(struct convo *convo, const struct convo_op *op, bool i
         if (is_stored && !member->is_in) {
             member->join_seq = member->read_seq = op->seq;
             member->joined_ms = op->now_ms;
-            member->is_admin = is_creator;
-            member->is_moderator = false;
+            member->roles = is_creator ? MEMBER_ADMIN : 0;
             member->was_removed = false;
         }
         change(&convo->roster, member, true);

@@ -220,7 +220,7 @@ static void add_removals(const struct convo_op *op)
         removes_others =
             removes_others || !span_equal(members->removes[i], op->act->claims->issuer);
         removes_admins =
-            removes_admins || roster_find(&op->convo->roster, members->removes[i])->is_admin;
+            removes_admins || member_is_admin(roster_find(&op->convo->roster, members->removes[i]));
     }
     if (removes_others)
         add_is_admin(op);

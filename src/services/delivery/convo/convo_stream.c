@@ -338,8 +338,8 @@ void convo_stream_tell_role(
     convo_stream_tell(convo, ctx,
         (struct delivery_event){ .kind = DELIVERY_ROLE,
             .did = member_did(member),
-            .is_admin = member->is_admin,
-            .is_moderator = member->is_moderator });
+            .is_admin = member_is_admin(member),
+            .is_moderator = (member->roles & MEMBER_MODERATOR) != 0 });
 }
 
 /* The number of such events grows with the square of the members. */
@@ -396,8 +396,7 @@ static void tell_difference(struct convo *convo, struct tr_context *ctx, const s
     struct delivery_event event = { .dids = &did, .did_count = 1 };
     bool was_in = member_is_in(old);
 
-    if (member->is_in && was_in &&
-        (member->is_admin != old->is_admin || member->is_moderator != old->is_moderator))
+    if (member->is_in && was_in && member->roles != old->roles)
         convo_stream_tell_role(convo, ctx, member);
     if (member->is_in && was_in && member->join_seq == old->join_seq) {
         if (member->read_seq > old->read_seq)

@@ -9,13 +9,15 @@
 
 #include "support/buffer.h"
 
+enum { MEMBER_ADMIN = 1, MEMBER_MODERATOR = 2 }; /* a member may be both */
+
 /* convo_slot.c packs it from `did_size` on, by 64-bit words. */
 struct member {
     char *did;
     uint16_t did_size;
     bool is_in;
     bool will_be_in;
-    bool is_admin, is_moderator;
+    uint8_t roles;     /* MEMBER_* */
     bool was_removed;  /* by another member; of a former member */
     bool has_reported; /* the commit that made the current epoch */
     uint64_t join_seq;
@@ -24,6 +26,11 @@ struct member {
     int64_t left_ms; /* of a former member; 0 if the commit that added it was revoked */
     int64_t quarantined_until_ms;
 };
+
+static inline bool member_is_admin(const struct member *member)
+{
+    return (member->roles & MEMBER_ADMIN) != 0;
+}
 
 static inline bool member_is_in(const struct member *member)
 {

@@ -161,7 +161,7 @@ TEST_LONG(import, goes_on_after_any_allocation_that_failed, 300)
         0);
     sql = open_target(system, place);
     /* Every one in the long run; in the short one fewer and fewer. */
-    for (uint64_t nth = 1; rc != 0; nth += check_is_long() ? 1 : 1 + nth / 3) {
+    for (uint64_t nth = 1; rc != 0; nth += check_is_long() ? 1 : 1 + nth / 6) {
         wipe(sql);
         (void)base_fault_countdown(nth, 1);
         rc = run_import(postgres.url, sql, &seen, why);

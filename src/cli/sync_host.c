@@ -155,8 +155,8 @@ static int host_get_key(
         (void)snprintf(path, sizeof path, "%s/key", options->data_path);
     rc = secret_load(&secret, path, options->key_path != NULL ? SECRET_MUST_EXIST : SECRET_HEX, why,
         SYNC_WHY_BYTES);
-    if (rc == 0)
-        rc = host_parse_key(span_of(secret.text), path, ret_key, why);
+    if (rc == 0 || rc == TR_EINVAL)
+        rc = host_parse_key(rc == 0 ? span_of(secret.text) : SPAN(""), path, ret_key, why);
     crypto_wipe(&secret, sizeof secret);
     return rc;
 }

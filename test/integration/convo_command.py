@@ -63,7 +63,7 @@ def a_plain_id_may_stand_in_the_path(folder):
 def what_is_not_there_and_what_is_wrong_is_said(folder):
     server = serving.Server(folder, "--dev")
     done = convo("show", "nowhere", "--data", server.data)
-    assert (done.returncode, done.stdout) == (1, "") and "no such conversation" in done.stderr, done
+    assert (done.returncode, done.stdout) == (1, "") and "no conversation with this id" in done.stderr, done
     for arguments in ([], ["show"], ["hide", "x"], ["show", ""], ["show", "x" * 129], ["show", "x", "y"]):
         done = convo(*arguments, "--data", server.data)
         assert done.returncode == 2 and "troupe convo" in done.stderr, (arguments, done)

@@ -71,9 +71,8 @@ static int create_secret_file(const char *path, enum secret_create form, char *w
     is_created = fd >= 0 && write_random_secret(fd, form) &&
                  (link(temporary, path) == 0 || errno == EEXIST) && sync_folder_of(path);
     if (!is_created)
-        snprintf(why, why_size,
-            "%s cannot be created: %s; this user needs write access to its folder.", path,
-            strerror(errno));
+        snprintf(why, why_size, "%s cannot be created: %s; check that its folder can be written.",
+            path, strerror(errno));
     if (fd >= 0) {
         close(fd);
         unlink(temporary);

@@ -27,9 +27,8 @@ static void explain_taken(int fd, const char *data_path, char *why, size_t why_s
     pid[size < 0 ? 0 : size] = '\0';
     pid[strspn(pid, "0123456789")] = '\0';
     snprintf(why, why_size,
-        "A server runs already with this data%s%s%s; see `troupe status --data %s`, or stop it "
-        "with "
-        "`troupe drain --data %s`.",
+        "A server runs already with this data%s%s%s; see `troupe status --data %s`, or "
+        "stop it with `troupe drain --data %s`.",
         pid[0] == '\0' ? "" : " (pid ", pid, pid[0] == '\0' ? "" : ")", data_path, data_path);
 }
 

@@ -164,9 +164,8 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
         pid[size < 0 ? 0 : size] = '\0';
         pid[strcspn(pid, "\n")] = '\0';
         snprintf(why, why_size,
-            "Another process%s%s%s has the database %s open. If it is a server, stop it with "
-            "`troupe "
-            "drain --data %.*s`; otherwise wait until it ends.",
+            "Another process%s%s%s has the database %s open. If it is a server, stop it "
+            "with `troupe drain --data %.*s`; otherwise wait until it ends.",
             pid[0] != '\0' ? " (pid " : "", pid, pid[0] != '\0' ? ")" : "", path,
             slash == NULL ? 1 : (int)(slash - path), slash == NULL ? "." : path);
         close(fd);

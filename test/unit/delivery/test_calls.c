@@ -71,7 +71,7 @@ static void put_params(struct json_writer *writer, const struct param *params)
     json_put_end(writer);
 }
 
-/* What a hook writes is described by its own fields, in its place. */
+/* A hook that writes members of its own describes them by its fields, in its place. */
 static void put_fields(struct json_writer *writer, const struct field *fields, bool is_optional)
 {
     for (const struct field *field = fields; field->type != FIELD_END; field++) {

@@ -32,14 +32,10 @@ pthread_mutex_t *tr__box_lock(const struct tr_box *box)
     return lock;
 }
 
-/* Created by the actor's turn or, under the lock, by a thread that adds to one of its lists. */
-struct tr__ext *tr__ext_get_locked(struct tr_box *box)
+static struct tr__ext *ext_create(void)
 {
-    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    struct tr__ext *ext = base_calloc(sizeof *ext);
 
-    if (ext != NULL)
-        return ext;
-    ext = base_calloc(sizeof *ext);
     if (ext == NULL)
         return NULL;
     tr__list_init(&ext->watchers);
@@ -47,13 +43,34 @@ struct tr__ext *tr__ext_get_locked(struct tr_box *box)
     tr__list_init(&ext->waiters);
     ext->grace_ns = GRACE_DEFAULT_S * second_ns;
     ext->timer_free = UINT32_MAX;
-    /* Sequentially consistent with the GONE of tr__box_end: either the maker sees GONE, or the
-     * finisher sees the ext and comes for it under the lock. */
-    atomic_store_explicit(&box->ext, ext, memory_order_seq_cst);
-    if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_GONE) {
-        atomic_store_explicit(&box->ext, NULL, memory_order_relaxed);
-        base_free(ext);
+    return ext;
+}
+
+/* Created by the actor's turn or, under the lock, by a thread that adds to one of its lists. */
+struct tr__ext *tr__ext_get_locked(struct tr_box *box)
+{
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+
+    if (ext != NULL)
+        return ext;
+    ext = tr__box_is_gone(box) ? NULL : ext_create();
+    if (ext == NULL)
         return NULL;
+    /* Sequentially consistent with the GONE of tr__box_end: the maker sees GONE, or the finisher
+     * sees the ext. Both may be, so only the finisher frees it. */
+    atomic_store_explicit(&box->ext, ext, memory_order_seq_cst);
+    return atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_GONE ? NULL : ext;
+}
+
+struct tr__ext *tr__ext_get_ending(struct tr_box *box)
+{
+    struct tr__ext *ext = tr__ext_get_locked(box);
+
+    if (ext == NULL && tr__box_is_gone(box)) {
+        ext = tr__ext_of(box);
+        if (ext == NULL)
+            ext = ext_create();
+        atomic_store_explicit(&box->ext, ext, memory_order_release);
     }
     return ext;
 }
@@ -104,7 +121,8 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
     tr__set(box->asks, 0);
     tr__set(box->dropped, 0);
     tr__set(box->waiting_on, 0);
-    tr__set(box->pins, 1);
+    /* Release: a thread that pins the slot sees its generation. */
+    atomic_store_explicit(&box->pins, 1, memory_order_release);
     /* Atomic: an actor that was about to park on the slot's previous actor may still read it. */
     __atomic_store_n(&box->capacity, (uint16_t)capacity, __ATOMIC_RELAXED);
     box->capacity_hard =
@@ -190,6 +208,7 @@ void tr__box_discard(struct tr_box *box)
     if (tr__get(box->status) & STATUS_POINTER && !(tr__get(box->status) & STATUS_EXTERNAL))
         base_free(tr__self_of(box));
     tr__set(box->strong, 0);
+    atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
     slot_release(box);
 }
 
@@ -212,8 +231,9 @@ int tr__box_create(struct tr_system *system, const struct tr_type *type, const v
         return TR_ENOMEM;
     if (type->start != NULL)
         status |= STATUS_UNSTARTED;
-    tr__box_init(box, system, type, options == NULL ? NULL : &options->box, status | STATUS_LIVE);
+    /* First: a weak sender of the slot's last actor must not reach this one. */
     atomic_store_explicit(&box->generation, tr__get(box->generation) + 1, memory_order_release);
+    tr__box_init(box, system, type, options == NULL ? NULL : &options->box, status | STATUS_LIVE);
     rc = status & STATUS_UNOWNED ? 0 : tr__box_adopt_state(box, state, &none);
     if (rc == 0 && options != NULL)
         rc = apply_options(box, options);
@@ -488,11 +508,16 @@ void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
     if (failed)
         tr__status_set(box, STATUS_ENDED_BADLY);
     hand_back(box, ext, why);
-    if (ext != NULL) { /* after the state is released: watchers may rely on that */
-        tr__watchers_notify(box, ext, why);
-        if (ext->supervisor != NULL)
-            tr__supervisor_child_ended(box, ext, why, true);
-    }
+    /* After the state is released: watchers may rely on that. From here on weak senders are stale.
+     * A watch may have created the ext since GONE. */
+    lock = tr__box_lock(box);
+    ext = tr__ext_of(box);
+    if (ext != NULL)
+        tr__watchers_notify(ext, why);
+    atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
+    pthread_mutex_unlock(lock);
+    if (ext != NULL && ext->supervisor != NULL)
+        tr__supervisor_child_ended(box, ext, why, true);
     if (entry != NULL)
         tr__registry_ended(worker, box, entry);
     if (ext != NULL) {
@@ -502,7 +527,6 @@ void tr__box_end(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
         ext_free(ext);
     }
     tr__point();
-    atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
     tr__point();
     counting = tr__cache_enter(system);
     atomic_store_explicit(

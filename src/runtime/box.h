@@ -83,9 +83,9 @@ struct tr_box {
     struct tr_box *run_next;
     struct tr__ext *_Atomic ext;
     _Atomic uint64_t handled;
-    _Atomic uint32_t status; /* enum tr__status */
-    _Atomic uint32_t generation;
-    _Atomic uint32_t asks; /* answers outstanding */
+    _Atomic uint32_t status;     /* enum tr__status */
+    _Atomic uint32_t generation; /* odd until the slot's actor has notified its watchers */
+    _Atomic uint32_t asks;       /* answers outstanding */
     _Atomic uint32_t dropped;
     _Atomic uint64_t waiting_on; /* an edge: see waitgraph.c */
 

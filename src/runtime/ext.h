@@ -50,6 +50,8 @@ struct tr__ext {
 struct tr__ext *tr__ext_get(struct tr_box *box);
 /* The same, under the box's lock. */
 struct tr__ext *tr__ext_get_locked(struct tr_box *box);
+/* The same for a watch, which an actor that is GONE takes too until it has notified its watchers. */
+struct tr__ext *tr__ext_get_ending(struct tr_box *box);
 
 /* Return the ext, or NULL. */
 static inline struct tr__ext *tr__ext_of(const struct tr_box *box)

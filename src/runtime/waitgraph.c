@@ -326,7 +326,8 @@ void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool fo
 
     waiter->box = NULL;
     waiter->on = on;
-    if (ext == NULL) {
+    /* An actor that is gone wakes nobody any more, and its ext is freed soon. */
+    if (ext == NULL || tr__box_is_gone(on)) {
         tr__set(waiter->woken, 1);
     } else {
         tr__list_add(&ext->waiters, &waiter->link);

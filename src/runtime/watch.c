@@ -4,7 +4,9 @@
  *   1. The notice is allocated with the watch, so a death is always announced.
  *   2. A watch is in the target's list until its notice is sent or the watcher lets go of it, both
  *      under the target's lock: a listed watch's watcher is not gone.
- *   3. A watch is for the actor, a link for one life: a restart breaks links. */
+ *   3. A notice comes after the actor's state was released, also for a watch that comes while the
+ *      actor ends.
+ *   4. A watch is for the actor, a link for one life: a restart breaks links. */
 #include "runtime/watch.h"
 
 #include "base/alloc.h"
@@ -13,11 +15,6 @@
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
 #include "runtime/system.h"
-
-static bool watch_is_gone(const struct tr_box *target, uint64_t generation)
-{
-    return tr__get(target->generation) != generation || tr__box_is_gone(target);
-}
 
 /* Allocate a watch and its notice. No list has it yet. */
 static struct tr__watch *watch_create(
@@ -57,19 +54,17 @@ static int watch_attach(struct tr__watch *watch)
 {
     struct tr_box *target = watch->target;
     pthread_mutex_t *lock = tr__box_lock(target);
-    struct tr__ext *theirs =
-        watch_is_gone(target, watch->target_generation) ? NULL : tr__ext_get_locked(target);
-    int rc = 0;
+    /* The generation moves on under the lock, when the watchers are notified. A weak sender that
+     * was made after that has the new one, which is even. */
+    uint32_t generation = tr__get(target->generation);
+    bool has_ended = generation != watch->target_generation || generation % 2 == 0 ||
+                     (watch->is_link && tr__box_is_gone(target));
+    struct tr__ext *theirs = has_ended ? NULL : tr__ext_get_ending(target);
 
-    /* Check again: the target may have ended, and its slot been reused, since the first check. */
-    if (watch_is_gone(target, watch->target_generation))
-        rc = TR_ECLOSED;
-    else if (theirs == NULL)
-        rc = TR_ENOMEM;
-    else
+    if (theirs != NULL)
         tr__list_add(&theirs->watchers, &watch->by_target);
     pthread_mutex_unlock(lock);
-    return rc;
+    return theirs != NULL ? 0 : has_ended ? TR_ECLOSED : TR_ENOMEM;
 }
 
 /* Take it off the target's list. */
@@ -98,13 +93,10 @@ static void watch_notify(struct tr__watch *watch, enum tr_why why)
         tr__cell_release(watch->watcher->system, cell);
 }
 
-void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+void tr__watchers_notify(struct tr__ext *ext, enum tr_why why)
 {
-    pthread_mutex_t *lock = tr__box_lock(box);
-
     while (!tr__list_is_empty(&ext->watchers))
         watch_notify(tr__container(ext->watchers.next, struct tr__watch, by_target), why);
-    pthread_mutex_unlock(lock);
 }
 
 void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
@@ -203,23 +195,14 @@ void tr_unwatch(struct tr_context *ctx, tr_weak target)
  * actor's half is listed with this actor at once. The other takes it over with OP_LINK, which is in
  * its box before any notice; if the other ends first, the operation is dropped and the half freed.
  */
-int tr_link(struct tr_context *ctx, tr_weak target)
+static int link_pinned(struct tr_context *ctx, struct tr__ext *ext, tr_weak target)
 {
-    struct tr__ext *ext = tr__ext_get(ctx->box);
-    struct tr__watch *mine, *theirs;
-    struct tr__cell *cell;
-    int rc;
-
-    if (target.box == NULL || target.box->system != ctx->worker->system ||
-        (target.box == ctx->box && target.generation == tr_self(ctx).generation))
-        return TR_EINVAL;
-    if (ext == NULL)
-        return TR_ENOMEM;
-    mine = watch_create(ctx->box, target, 0, true);
-    theirs = watch_create(target.box, tr_self(ctx), 0, true);
-    cell = tr__event_cell(
+    struct tr__watch *mine = watch_create(ctx->box, target, 0, true);
+    struct tr__watch *theirs = watch_create(target.box, tr_self(ctx), 0, true);
+    struct tr__cell *cell = tr__event_cell(
         ctx->worker->system, CELL_OP, (uint32_t)target.generation, OP_LINK, &theirs, sizeof theirs);
-    rc = mine == NULL || theirs == NULL || cell == NULL ? TR_ENOMEM : watch_attach(mine);
+    int rc = mine == NULL || theirs == NULL || cell == NULL ? TR_ENOMEM : watch_attach(mine);
+
     if (rc < 0)
         goto fail;
     mine->next = ext->watching;
@@ -240,6 +223,24 @@ fail:
         watch_free(theirs);
     if (mine != NULL)
         watch_free(mine);
+    return rc;
+}
+
+int tr_link(struct tr_context *ctx, tr_weak target)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+    int rc;
+
+    if (target.box == NULL || target.box->system != ctx->worker->system ||
+        (target.box == ctx->box && target.generation == tr_self(ctx).generation))
+        return TR_EINVAL;
+    if (ext == NULL)
+        return TR_ENOMEM;
+    /* Pinned: OP_LINK must not reach another actor in the same slot. */
+    if (!tr__box_pin(target))
+        return TR_ECLOSED;
+    rc = link_pinned(ctx, ext, target);
+    tr__box_unpin(target.box, 1);
     return rc;
 }
 

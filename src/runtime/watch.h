@@ -24,8 +24,8 @@ struct tr__watch {
     struct tr__cell *cell; /* the notice, allocated with the watch; NULL once it is sent */
 };
 
-/* Notify the watchers of an actor that ends. */
-void tr__watchers_notify(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
+/* Notify the watchers of an actor that ends. The caller holds its lock. */
+void tr__watchers_notify(struct tr__ext *ext, enum tr_why why);
 /* Notify the links of an actor that restarts: a link is for one life, a watch for the actor. */
 void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 /* Free the watches of an actor that ends or restarts. */

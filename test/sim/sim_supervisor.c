@@ -3,13 +3,18 @@
  *
  * Leaves fail on messages, fail to start, are killed by the simulator, stop by themselves, stash,
  * ask and hold in start and in stop. Then the storm ends and the tree must come down in order.
- * Checked: one fate      no restart loses or repeats a message; the one that crashed a leaf is dead
- * unless it is retried fifo          box and stash keep their order over restarts alone never two
- * turns of one actor at once, no message before start or after the end notices       every watch
- * ends with one notice intensity     a supervisor gives up only after more than its maximum in its
- * window, and then always; in some seeds crashes come one in a window: then it never does order a
- * tree that is dropped stops its children from the last to the first liveness      everybody ends
- *   destroyed     a system that is destroyed meanwhile gives every message its fate */
+ * Checked:
+ *
+ *   one fate   no restart loses or repeats a message; the one that crashed a leaf is dead unless it
+ *              is retried
+ *   fifo       box and stash keep their order over restarts
+ *   alone      one actor never has two turns at once, and no message before start or after the end
+ *   notices    every watch ends with one notice, after the leaf has ended
+ *   intensity  a supervisor gives up only after more than its maximum of restarts in its window,
+ *              and then always; in some seeds crashes come one in a window: then it never does
+ *   order      a tree that is dropped stops its children from the last to the first
+ *   liveness   every actor ends
+ *   destroyed  a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
 enum {

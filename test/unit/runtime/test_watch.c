@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "stage.h"
@@ -148,6 +149,19 @@ TEST(watch, of_one_that_has_ended_tells_at_once)
     tr_sender_drop(&scene.target);
     sim_settle(scene.sim);
     tell_about(scene.watcher, act_watch, 7, weak);
+    sim_settle(scene.sim);
+    CHECK(strncmp(scene.journal.text, "w: down 7 ", 10) == 0);
+    scene_finish(&scene);
+}
+
+TEST(watch, of_one_that_has_ended_tells_at_once_also_by_a_later_weak_sender)
+{
+    struct scene scene;
+
+    scene_init(&scene, 1);
+    tell(scene.target, act_stop, 0);
+    sim_settle(scene.sim);
+    tell_about(scene.watcher, act_watch, 7, tr_sender_weaken(scene.target));
     sim_settle(scene.sim);
     CHECK(strncmp(scene.journal.text, "w: down 7 ", 10) == 0);
     scene_finish(&scene);
@@ -660,6 +674,107 @@ static enum tr_next act_sync(struct player *self, struct tr_context *ctx, struct
     (void)order;
     tr_reply(ctx, 0, NULL, 0);
     return TR_GO;
+}
+
+/* An actor whose end takes as long as the test wants. */
+struct slow_end {
+    sem_t begun, may_end;
+    atomic_bool has_ended;
+};
+
+static enum tr_next slow_handle(void *state, struct tr_context *ctx, void *message)
+{
+    (void)state;
+    (void)ctx;
+    (void)message;
+    return TR_GO;
+}
+
+static void slow_finish(void *state)
+{
+    struct slow_end *end = *(struct slow_end **)state;
+
+    CHECK_EQ_INT(sem_post(&end->begun), 0);
+    CHECK_EQ_INT(sem_wait(&end->may_end), 0);
+    atomic_store(&end->has_ended, true);
+}
+
+static const struct tr_type slow_type = {
+    .name = "slow",
+    .message_size = sizeof(int),
+    .state_size = sizeof(struct slow_end *),
+    .handle = slow_handle,
+    .finish = slow_finish,
+};
+
+static enum tr_next on_slow_down(
+    struct player *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    (void)ctx;
+    CHECK_EQ_INT(event->kind, TR_EVENT_DOWN);
+    CHECK(atomic_load(&((struct slow_end *)self->data)->has_ended));
+    self->number++;
+    return TR_GO;
+}
+
+static enum tr_next act_count(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    (void)order;
+    tr_reply(ctx, 0, &self->number, sizeof self->number);
+    return TR_GO;
+}
+
+static uint64_t count_downs(tr_sender watcher)
+{
+    struct tr_future *future = ask(watcher, act_count, 0);
+    uint64_t count = 0;
+
+    CHECK_EQ_INT(answer(&future, &count), 0);
+    return count;
+}
+
+/* With `earlier` watches the target has a list of watchers before it ends. */
+static void watch_while_it_ends(uint64_t earlier)
+{
+    struct slow_end end = { 0 }, *state = &end;
+    struct tr_system *system;
+    struct journal journal;
+    tr_sender watcher, target;
+    tr_weak weak;
+
+    journal_init(&journal);
+    CHECK_EQ_INT(sem_init(&end.begun, 0, 0), 0);
+    CHECK_EQ_INT(sem_init(&end.may_end, 0, 0), 0);
+    CHECK_EQ_INT(
+        tr_system_create(&(struct tr_system_options){ .workers = 2, .quiet = true }, &system), 0);
+    watcher = cast(system,
+        (struct player){ .name = "w",
+            .journal = &journal,
+            .quiet = true,
+            .on_event = on_slow_down,
+            .data = &end },
+        NULL);
+    CHECK_EQ_INT(tr_spawn(system, &slow_type, &state, NULL, &target), 0);
+    weak = tr_sender_weaken(target);
+    for (uint64_t i = 0; i < earlier; i++)
+        tell_about(watcher, act_watch, i, weak);
+    CHECK_EQ_INT(count_downs(watcher), 0);
+    tr_sender_drop(&target);
+    CHECK_EQ_INT(sem_wait(&end.begun), 0);
+    tell_about(watcher, act_watch, 1, weak);
+    CHECK_EQ_INT(count_downs(watcher), 0);
+    CHECK_EQ_INT(sem_post(&end.may_end), 0);
+    while (count_downs(watcher) < earlier + 1)
+        ;
+    tr_sender_drop(&watcher);
+    CHECK_EQ_INT(tr_system_join(system, 0), 0);
+    system_finish(&system);
+}
+
+TEST(watch, of_one_that_is_ending_tells_when_its_state_is_released)
+{
+    watch_while_it_ends(0);
+    watch_while_it_ends(2);
 }
 
 TEST_LONG(watch, tells_each_watcher_exactly_once_while_targets_end_at_random, 60)

@@ -463,7 +463,7 @@ static void note_bad(struct hash_job *job, enum pack_verdict verdict)
     job->bad_verdict = verdict;
 }
 
-static void job_settle(struct cache *cache, struct hash_job *job, enum pack_verdict verdict)
+static void job_record_verdict(struct cache *cache, struct hash_job *job, enum pack_verdict verdict)
 {
     tr_assert((verdict == PACK_VERIFIED) == (job->pinned != NULL));
     if (verdict == PACK_VERIFIED && view_add(cache, job->pinned) < 0)
@@ -486,9 +486,9 @@ static void on_work(struct cache *cache, struct tr_context *ctx, struct hash_job
         metric_add(&metrics[LATE], 1);
         job_remove(cache, job);
     } else if (verdict != PACK_UNSETTLED) {
-        job_settle(cache, job, verdict);
+        job_record_verdict(cache, job, verdict);
     } else if (tr_after(ctx, job->wait_ns, job->tag, NULL) < 0) {
-        job_settle(cache, job, PACK_BUSY);
+        job_record_verdict(cache, job, PACK_BUSY);
     } else {
         job_set_state(cache, job, HASH_SETTLING);
     }

@@ -100,41 +100,41 @@ static void apply_exclusive(struct convo *convo, const struct convo_op *op)
     convo_poison(convo); /* members, commits and the group's name changed: read them again */
 }
 
-struct delivery_event recovery_notice(const struct convo_op *op)
+struct delivery_event recovery_log_entry(const struct convo_op *op)
 {
-    struct delivery_event notice = { .seq = op->after.seq,
+    struct delivery_event entry = { .seq = op->after.seq,
         .kind = LOG_REVOKE,
         .base_epoch = op->after.epoch,
         .epoch = op->after.epoch,
         .created_ms = op->now_ms };
 
     if (op->act->type == &reset_act_type) {
-        notice.kind = LOG_RESET;
-        notice.base_epoch = op->before.epoch;
-        notice.bytes = act_reset(op->act)->group;
+        entry.kind = LOG_RESET;
+        entry.base_epoch = op->before.epoch;
+        entry.bytes = act_reset(op->act)->group;
     } else {
         const struct report_act *report = act_report(op->act);
 
-        notice.bytes = (struct span){ (const char *)report->sha256, sizeof report->sha256 };
+        entry.bytes = (struct span){ (const char *)report->sha256, sizeof report->sha256 };
     }
-    return notice;
+    return entry;
 }
 
 /* Plans the row of the log that tells of a revocation or reset. */
-static enum convo_plan plan_notice(struct convo_op *op)
+static enum convo_plan plan_log_entry(struct convo_op *op)
 {
-    const struct delivery_event notice = recovery_notice(op);
+    const struct delivery_event entry = recovery_log_entry(op);
     unsigned char sha256[32];
 
     op->after.seq++;
-    crypto_sha256(notice.bytes.at, notice.bytes.size, sha256);
-    convo_extend_chain(&op->after, notice.base_epoch, sha256);
+    crypto_sha256(entry.bytes.at, entry.bytes.size, sha256);
+    convo_extend_chain(&op->after, entry.base_epoch, sha256);
     return CONVO_GO;
 }
 
-static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+static void tell_log_entry(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
-    convo_stream_tell(convo, ctx, recovery_notice(op));
+    convo_stream_tell(convo, ctx, recovery_log_entry(op));
 }
 
 /* ---- confirmEpoch ---------------------------------------------------------------------------- */
@@ -296,7 +296,7 @@ static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
     tr_assert(op->after.confirmed < op->after.epoch);
     op->is_exclusive = true;
     op->after.epoch--;
-    return plan_notice(op);
+    return plan_log_entry(op);
 }
 
 static void report_apply(struct convo *convo, const struct convo_op *op)
@@ -325,7 +325,7 @@ static void report_tell(struct convo *convo, struct tr_context *ctx, const struc
 {
     if (!op->is_exclusive)
         return;
-    tell_notice(convo, ctx, op);
+    tell_log_entry(convo, ctx, op);
     for (uint32_t i = 0; i < convo->roster.count; i++) {
         const struct member *member = &convo->roster.members[i];
         struct span did = member_did(member);
@@ -388,7 +388,7 @@ static enum convo_plan reset_plan(struct convo *convo, struct convo_op *op)
     tr_assert(convo->flying.first == NULL);
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
-    return plan_notice(op);
+    return plan_log_entry(op);
 }
 
 static void reset_apply(struct convo *convo, const struct convo_op *op)
@@ -416,6 +416,6 @@ const struct act_type reset_act_type = {
     .store = recovery_store_reset,
     .apply = reset_apply,
     .answer = reset_answer,
-    .tell = tell_notice,
+    .tell = tell_log_entry,
     .flags = ACT_FOR_MEMBERS,
 };

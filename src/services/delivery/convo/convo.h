@@ -327,7 +327,7 @@ bool recovery_may_undo(const struct convo *convo, const struct member *member);
 enum convo_plan recovery_may_commit(
     const struct convo *convo, struct commit_act *commit, const struct member *caller);
 /* The row of the log, and the event, that tell of a revocation or reset. */
-struct delivery_event recovery_notice(const struct convo_op *op);
+struct delivery_event recovery_log_entry(const struct convo_op *op);
 
 /* All names of one group: as given, in hex, and decoded from hex. A name that is not hex repeats
  * the first. */

@@ -460,7 +460,7 @@ static void add_revocation(const struct convo_op *op)
     if (sender->is_in) /* a committer who left in this commit needs no quarantine */
         OP_STEP(op, &put_quarantine, 1, VALUE_TEXT(member_did(sender)),
             VALUE_INT(op->now_ms + op->convo->delivery->quarantine_ms));
-    convo_store_log(op, recovery_notice(op), NULL);
+    convo_store_log(op, recovery_log_entry(op), NULL);
 }
 
 void recovery_store_report(const struct convo_op *op)
@@ -520,7 +520,7 @@ void recovery_store_reset(const struct convo_op *op)
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         op_step(op, plain[i], SQL_ROWS_ANY);
     OP_STEP(op, &reset_welcomes, SQL_ROWS_ANY, VALUE_INT(op->now_ms));
-    convo_store_log(op, recovery_notice(op), NULL);
+    convo_store_log(op, recovery_log_entry(op), NULL);
 }
 
 /* ---- failures ------------------------------------------------------------------------------- */

@@ -463,7 +463,7 @@ static int round_reset(void *self, enum tr_why why)
         .reset = round_reset,                                                                      \
     }
 static const struct round_kind cleanup_kind = {
-    .type = ROUND_TYPE("delivery_jobs", struct cleanup_message),
+    .type = ROUND_TYPE("delivery_cleanup", struct cleanup_message),
     .name = "delivery cleanup",
     .failed = "tidying up failed",
     .period_ns = TR_SECONDS(1800),

@@ -14,7 +14,8 @@
 #include "scenario.h"
 #include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push.h"
-#include "sql/sql.h"
+#include "services/delivery/push/push_store.h"
+#include "sql/unit.h"
 #include "support/metric.h"
 
 enum {
@@ -425,6 +426,24 @@ static inline void learn_tokens(const struct sql_unit *unit)
             number_of(sql_row_bytes(unit, FACT_TOKENS, row, 1));
     for (uint32_t i = 0; i < now.device_count; i++)
         token_changed_to(i, tokens[i]);
+}
+
+/* A token that is deleted and replaced in one COMMIT was deleted first: the device that brings the
+ * new one is awake, and nothing is owed to it. */
+static inline void learn_forgotten(struct sql_unit *const *units, size_t count)
+{
+    look_for_drops();
+    for (size_t i = 0; i < count; i++) {
+        const struct sql_unit *unit = units[i];
+        const struct sql_value *device;
+
+        if (unit->status != 0 || unit->step_count != 1 || unit->steps[0].changed == 0 ||
+            strcmp(unit->steps[0].statement->text, push_forget_token.text) != 0)
+            continue;
+        device = &unit->values[unit->steps[0].value_first + 1];
+        token_changed_to(
+            number_of((struct span){ unit->bytes.bytes + device->offset, device->size }), 0);
+    }
 }
 
 static inline void facts_learn(const struct sql_unit *unit)

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_ask.c: a mesh of actors that ask each other, with holds, deadlines, cancels, forwards, taken
  * answers that are handed around, two-stage answers, and questions inside of questions. Checked:
- *   one end       every ask that was accepted ends exactly once, with a code that fits its options
- *   deadline      none ends as timed out before its time; a nested ask never has more time than the
- * one it serves; no message is handled after its deadline cancelled     only asks with a token end
- * as cancelled, and only after it fired accepted      the first stage comes before the end deadlock
- * a hold is refused only if a circle is there; asks without hold never are; no circle is missed, or
- * the mesh would stop (liveness) hold          nothing but control is handled meanwhile alone never
- * two turns of one actor at once liveness      all asks end, everybody ends destroyed     a system
- * that is destroyed meanwhile gives every message its fate */
+ *
+ *   one end    every accepted ask ends exactly once, with a code that fits its options
+ *   deadline   no ask times out before its time; a nested ask never has more time than the one it
+ *              serves; no message is handled after its deadline
+ *   cancelled  only asks with a token end as cancelled, and only after it fired
+ *   accepted   the first stage of an answer comes before the end
+ *   deadlock   a hold is refused only if it closes a circle; an ask without a hold never is; a
+ *              circle that was missed would stop the mesh (liveness)
+ *   hold       only control messages are handled meanwhile
+ *   alone      one actor never has two turns at once
+ *   liveness   all asks and all actors end
+ *   destroyed  a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
 enum { ACTORS_MAX = 6, ASKS_MAX = 20000, DEPTH_MAX = 4, PENDING = 8, TOKENS = 3 };

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_deadline.c: everything that has a time: timers set and stopped, messages that expire, boxes
  * with a maximum age, deadlines inherited by what is sent on, asks and futures that run out.
- * Checked: timers        fire once (or every period), never early, in order for one actor; a stop
- * that says true is the last of it, a stop of one that is still to come says true expiry        no
- * message is handled at or after its deadline; it is dead as expired, its ask timed out inherited
- * what is sent on never has more time than what is being handled; an age or timeout always counts
- *   futures       each ends, by its deadline at the latest, with a code that fits
- *   one fate      every message is handled once or dead
- *   liveness      everything comes to rest
- *   destroyed     a system that is destroyed meanwhile gives every message its fate and every
- * future its end */
+ * Checked:
+ *
+ *   timers     a timer fires once (or every period), never early, in order for one actor; it fires
+ *              no more after a stop that returns true, and a stop before its time returns true
+ *   expiry     no message is handled at or after its deadline; it is dead as expired, its ask timed
+ *              out
+ *   inherited  a message that is sent on never has more time than the one being handled; an age or
+ *              timeout always counts
+ *   futures    each ends, by its deadline at the latest, with a code that fits
+ *   one fate   every message is handled once or dead
+ *   liveness   everything comes to rest
+ *   destroyed  a system that is destroyed meanwhile gives every message its fate and every future
+ *              its end */
 #include "scenario.h"
 
 enum { NODES_MAX = 5, TIMERS = 12, FUTURES = 8, TAG_HOLD = 1000000 };

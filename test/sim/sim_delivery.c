@@ -469,8 +469,7 @@ static void heal(void)
     finish_requests("healing");
     world.unread_percent = 0;
     hall.is_quiet = true;
-    tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + END_MS_MAX * MS);
-    check_listeners(); /* they did not need another request for that */
+    check_listeners();
     hall.is_quiet = false;
     tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + 5000 * MS);
     world.is_healed = true;
@@ -482,7 +481,6 @@ static void heal(void)
     }
     finish_requests("healed");
     hall.is_quiet = true;
-    tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + END_MS_MAX * MS);
     check_listeners();
 }
 

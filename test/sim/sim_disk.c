@@ -3,12 +3,15 @@
  *
  * A supervised writer appends records through the disk table, on the blocking pool, and answers
  * when they are synced. Writes fail, are cut short, find the disk full; the power goes at any
- * moment, and what was not synced is there, torn or gone. The writer then fails, is restarted, and
- * reads its log again; now and then it writes it anew beside and renames it. Checked: durable what
- * was answered is there after every crash whole         the log is always a run of whole records,
- * 1, 2, 3 …, each with the bytes that were written honest        nothing is answered as stored
- * before its sync returned 0 work          every piece of blocking work comes back or is dropped,
- * once liveness      once the disk is well every client is answered, everybody ends */
+ * moment, and unsynced bytes are there, torn or gone. The writer then fails, is restarted, and
+ * reads its log again; now and then it writes a new log beside the old one and renames it. Checked:
+ *
+ *   durable   a record that was answered is there after every crash
+ *   whole     the log is always a run of whole records, 1, 2, 3 …, each with the bytes that were
+ *             written
+ *   honest    no record is answered as stored before its sync returned 0
+ *   work      every piece of blocking work comes back or is dropped, once
+ *   liveness  once the disk is well every client is answered and every actor ends */
 #include "scenario.h"
 
 enum {

@@ -3,12 +3,15 @@
  *
  * Producers send numbered messages down random lanes, by every way to send there is. A sink holds
  * now and then for an answer from a clerk, so its box fills. Some sinks send receipts back to the
- * producers: full boxes in a circle. A thread that is no worker sends too. Checked: one fate every
- * message that was accepted is handled or dead, once; a refused one never shows up fifo per sender
- * and lane, in the order sent capacity      never past the hard limit; fail and drop-newest never
- * past the capacity lossless      wait and fail lose nothing while nobody ends alone         never
- * two turns of one actor at once liveness      every producer gets all its messages out, everybody
- * ends destroyed     a system that is destroyed meanwhile gives every message its fate */
+ * producers: full boxes in a circle. A thread that is no worker sends too. Checked:
+ *
+ *   one fate   every accepted message is handled or dead, once; a refused one never shows up
+ *   fifo       messages of one sender and lane come in the order sent
+ *   capacity   a box never passes the hard limit; fail and drop-newest never pass the capacity
+ *   lossless   wait and fail lose nothing while no actor ends
+ *   alone      one actor never has two turns at once
+ *   liveness   every producer gets all its messages out, and every actor ends
+ *   destroyed  a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
 enum {

@@ -5,10 +5,12 @@
  * Each replica counts its own additions and gossips what it knows of all (the larger number of two
  * is the newer one). Clients ask a replica to add, with a number of their own, and repeat until
  * they are answered; replicas remember the numbers. First faults, then the network heals. Checked:
- *   intact        a datagram arrives as it was sent, at the node it was sent to; none that was sent
- * into a cut known         nobody knows of more additions than were made once          an addition
- * counts once, however often it was sent convergence   after healing every client is answered and
- * all replicas agree on the sum */
+ *
+ *   intact       a datagram arrives as it was sent, at the node it was sent to; a datagram that was
+ *                sent into a cut never arrives
+ *   known        no replica knows of more additions than were made
+ *   once         an addition counts once, however often it was sent
+ *   convergence  after healing every client is answered and all replicas agree on the sum */
 #include "scenario.h"
 
 enum {

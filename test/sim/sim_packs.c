@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_packs.c: the cache of verified files, with a flight that is killed, a cache that is killed,
  * files that change at any time, questions that are given up, invalidations. Checked:
- *   answered   every question ends, also when an actor died; with a verdict, unless one died
- *   single     no file is hashed more often than there was a reason to: once, and once more for
- * each thing that makes what is known void true       what is warm has the right bytes fresh what
- * is warm after an Invalidate or Clear was answered was opened after it was sent */
+ *
+ *   answered  every question ends, also when an actor died; with a verdict, unless one died
+ *   single    a file is hashed once, and once more for each event that makes the known digest void
+ *   true      a warm file has the right bytes
+ *   fresh     a file that is warm after the answer to an Invalidate or Clear was opened after that
+ *             message was sent */
 #include <fcntl.h>
 
 #include "crypto/digest.h"

@@ -71,7 +71,8 @@ static bool is_lost(uint32_t chance)
     return true;
 }
 
-static void look_after_commit(struct sql_connection *connection)
+static void look_after_commit(
+    struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
     struct tr_disk_faults faults = world.faults;
     struct sql_unit *unit = facts_unit();
@@ -83,6 +84,7 @@ static void look_after_commit(struct sql_connection *connection)
     set_faults(&faults);
     now.calm_ns = calm_ns;
     CHECK_MSG(unit->status == 0, "looking: %s", unit->why);
+    learn_forgotten(units, count);
     facts_learn(unit);
     sql_unit_destroy(unit);
 }
@@ -116,7 +118,7 @@ static int flaky_commit(
     rc = sql_sqlite.commit(connection, units, count);
     if (rc != 0 || world.is_opening || !is_any_stored(units, count))
         return rc;
-    look_after_commit(connection);
+    look_after_commit(connection, units, count);
     if (!is_lost(world.lose_percent))
         return 0;
     fail_units(units, count, SQL_EUNKNOWN);

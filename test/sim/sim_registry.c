@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_registry.c: a few keys, fought over by clients that get, find, tell, ask, keep, drop, stop
  * and kill, while the registry passivates whatever is idle for a moment and evicts over its limit.
- * Checked: one each      never two actors of a key between start and finish one fate      every
- * message that was accepted is handled once or dead successor     no message is lost to an actor
- * that ended while the registry is open: its successor gets it held          an actor somebody
- * holds a sender of is not passivated; nor one that keeps itself or waits fifo          per sender,
- * at one actor asks          each ends once, with a code that fits liveness      closing comes to
- * an end, everybody ends */
+ * Checked:
+ *
+ *   one each   a key never has two actors between start and finish
+ *   one fate   every accepted message is handled once or dead
+ *   successor  while the registry is open no message is lost to an actor that ended: its successor
+ *              gets the message
+ *   held       an actor is not passivated while a client holds a sender of it, while it keeps
+ *              itself, or while it waits
+ *   fifo       messages of one sender come in order, at one actor
+ *   asks       each ends once, with a code that fits
+ *   liveness   closing comes to an end, and every actor ends */
 #include "scenario.h"
 
 enum { KEYS_MAX = 4, CLIENTS_MAX = 5, HANDLES = 3, ASKS_MAX = 20000 };

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_shutdown.c: a graph of actors that hold senders of each other (never in a circle), pass them
  * on, clone, drop, weaken and upgrade them, spawn more, watch, link, work in the background, and
- * end: by the last sender's drop, or stopped, killed, crashed or drained while somebody still
- * sends. Checked: held          nobody ends naturally while a sender of it is held, or its work is
- * under way; a held sender of one that nobody ended never fails weak          no upgrade succeeds
- * after the end once          stop at most once, then finish or the hand-back, once; nothing is
- * called afterwards one fate      every message is handled once or dead; a natural end loses none
- *   notices       every watch gets one, none after it was given up; every piece of work comes back
- * or is dropped, once links         nobody fails with another that ended well liveness      when
- * the scenario has let go of its senders, everybody ends destroyed     a system that is destroyed
- * meanwhile ends everybody, and gives every message its fate */
+ * end: by the last sender's drop, or stopped, killed, crashed or drained while others still send.
+ * Checked:
+ *
+ *   held       no actor ends naturally while a sender of it is held or its work is under way; a
+ *              held sender of an actor that was not ended never fails
+ *   weak       no upgrade succeeds after the end
+ *   once       stop is called at most once, then finish or the hand-back, once; no hook is called
+ *              afterwards
+ *   one fate   every message is handled once or dead; a natural end loses none
+ *   notices    every watch gets one notice, and none after it was given up; every piece of work
+ *              comes back or is dropped, once
+ *   links      no actor fails with another that ended well
+ *   liveness   when the scenario has let go of its senders, every actor ends
+ *   destroyed  a system that is destroyed meanwhile ends every actor and gives every message its
+ *              fate */
 #include "scenario.h"
 
 enum { NODES_MAX = 24, HELD = 5, WORK_MAX = 4000 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_snapshot.c: values published while others read them in the middle of their turns. Checked:
- *   valid         what a handler has read stays as it was until the handler returns, whatever is
- * published meanwhile newer         an actor never reads an older value than it has read before
- *   freed         every value is freed once, and nothing but the last one is kept when everybody is
- * at rest */
+ *
+ *   valid  a value that a handler has read stays as it was until the handler returns, whatever is
+ *          published meanwhile
+ *   newer  an actor never reads an older value than it has read before
+ *   freed  every value is freed once, and only the last one is kept when all actors are at rest */
 #include "scenario.h"
 
 enum { READERS_MAX = 4, VALUES_MAX = 2000 };

@@ -4,12 +4,17 @@
  *
  * They write settings, sessions and items of sessions, and delete them again. Every write has a
  * number of its own, which is its value. A device's copy is made of what it pulls alone. Checked,
- * by name: order     a page begins after the cursor and its numbers grow durable   a number that
- * was told, by a push or a pull, is in the database for good numbers   no two writes that were
- * acknowledged have the same one applied   a write that was acknowledged as applied is there, or a
- * later one is nothing   of a push that was refused nothing is ever there session   an item that is
- * there came when its session was noted     what lost against another device's write is in the log
- * of conflicts, as it was, and nothing else: not what its device or who wrote over it had pulled
+ * by name:
+ *
+ *   order     a page begins after the cursor and its numbers grow
+ *   durable   a number that a push or a pull returned is in the database for good
+ *   numbers   no two acknowledged writes have the same number
+ *   applied   a write that was acknowledged as applied is there, or a later one is
+ *   nothing   no part of a refused push is ever there
+ *   session   an item that is there came when its session was there
+ *   noted     a value that lost against another device's write is in the log of conflicts as it
+ *             was; the log has no other values, also none that the losing or the winning device
+ *             had pulled
  *   answered  every request ends
  *   missed    in the end every device's copy is what the database has, tombstones too */
 #include <fcntl.h>

@@ -325,6 +325,14 @@ static uint64_t wall_s(void)
     return env->wall_ns(env->data) / 1000000000;
 }
 
+static const char last_change[] = "SELECT changed_ms FROM packs";
+
+/* Ask with the second of the last change itself: a client may have the former version of it. */
+static void want_after_change(const struct site *site, const char *part)
+{
+    want_since(site, (uint64_t)site_number(site, last_change) / 1000, 200, part);
+}
+
 /* Stopped, and started with a pack that changed at this time. */
 static void set_changed(struct site *site, int64_t changed_ms)
 {
@@ -338,16 +346,15 @@ static void set_changed(struct site *site, int64_t changed_ms)
 
 TEST(catalogue, a_date_never_hides_that_another_version_is_active)
 {
-    const char *changed = "SELECT changed_ms FROM packs";
     int64_t future_ms = ((int64_t)wall_s() + 7200) * 1000;
     struct site site;
 
     site_begin(&site);
     site_add_pack(&site, "core", "1.0.0", "one");
-    want_since(&site, wall_s(), 200, "one");
+    want_after_change(&site, "one");
     site_add_version(&site, "core", "1.1.0", "two");
     site_publish(&site, "core", "1.1.0");
-    want_since(&site, wall_s(), 200, "two"); /* perhaps both within a second */
+    want_after_change(&site, "two");
 
     set_changed(&site, 1700000000500);
     want_since(&site, 1700000000, 200, "Last-Modified: Tue, 14 Nov 2023 22:13:21 GMT");
@@ -360,9 +367,9 @@ TEST(catalogue, a_date_never_hides_that_another_version_is_active)
     want_since(&site, (uint64_t)future_ms / 1000 + 7200, 200, "one");
     want_not(&site, ANYONE, "GET packs/core/download", 200, "Last-Modified");
     site_publish(&site, "core", "1.1.0");
-    CHECK_EQ_INT(site_number(&site, changed), future_ms + 1000);
+    CHECK_EQ_INT(site_number(&site, last_change), future_ms + 1000);
     want(&site, TOKEN, "PATCH admin/packs/core", "{'name':'Another'}", 200, "Another");
-    CHECK_EQ_INT(site_number(&site, changed), future_ms + 2000);
+    CHECK_EQ_INT(site_number(&site, last_change), future_ms + 2000);
     /* The version's own URL means one file for good. */
     want(&site, ANYONE, "GET packs/core/versions/1.1.0/download", NULL, 200, "Last-Modified: ");
     site_end(&site);

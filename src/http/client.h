@@ -33,6 +33,7 @@ enum {
     HTTP_CLIENT_BODY_MAX = 1 << 20,
     HTTP_CLIENT_REDIRECTS_MAX = 10,
     HTTP_CLIENT_LARGE_MAX = 64 << 20, /* of an answer in memory */
+    HTTP_CLIENT_PADDING = 64,         /* bytes after an answer in memory */
     HTTP_CLIENT_TYPE_SIZE = 64,
 };
 #define HTTP_CLIENT_FILE_MAX (UINT64_C(1) << 40)
@@ -151,6 +152,11 @@ uint64_t http_client_transfer_progress(
 /* Returns the body of a transfer to memory, valid until the transfer is destroyed; {NULL, 0} before
  * the reply with status 0. */
 struct span http_client_transfer_body(struct http_client_transfer *transfer);
+/* Returns the same bytes for the caller to change, HTTP_CLIENT_PADDING more of which belong to it;
+ * NULL before the reply, and for an empty body. */
+char *http_client_transfer_text(struct http_client_transfer *transfer);
+/* Give whole pages of a part of this text back to the system: it is not read any more. */
+void http_client_transfer_forget(struct http_client_transfer *transfer, struct span part);
 
 /* The client's side of a transfer, also for a stand-in of the client in a simulation: begin, put
  * any number of times, end, then the reply; or get until nothing is left. */

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -195,6 +196,28 @@ struct span http_client_transfer_body(struct http_client_transfer *transfer)
     return body;
 }
 
+char *http_client_transfer_text(struct http_client_transfer *transfer)
+{
+    char *text;
+
+    pthread_mutex_lock(&transfer->lock);
+    text = transfer->is_whole ? transfer->body : NULL;
+    pthread_mutex_unlock(&transfer->lock);
+    return text;
+}
+
+void http_client_transfer_forget(struct http_client_transfer *transfer, struct span part)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t from = (size_t)(part.at - transfer->body), until = from + part.size;
+
+    tr_assert(transfer->is_whole && part.at >= transfer->body && until <= transfer->body_size);
+    from = (from + page - 1) / page * page;
+    until = until / page * page;
+    if (from < until) /* on failure they stay until the transfer ends */
+        (void)madvise(transfer->body + from, until - from, MADV_DONTNEED);
+}
+
 bool http_client_transfer_is_cancelled(struct http_client_transfer *transfer)
 {
     bool is_cancelled;
@@ -274,8 +297,8 @@ static size_t transfer_room(const struct http_client_transfer *transfer, size_t 
     uint64_t total = atomic_load_explicit(&transfer->total, memory_order_relaxed);
     size_t room = transfer->body_capacity == 0 ? BODY_UNIT : 2 * transfer->body_capacity;
 
-    if (total <= HTTP_CLIENT_LARGE_MAX && total > room)
-        room = total;
+    if (total <= HTTP_CLIENT_LARGE_MAX && total + HTTP_CLIENT_PADDING > room)
+        room = total + HTTP_CLIENT_PADDING;
     if (room < wanted)
         room = wanted;
     return (room + BODY_UNIT - 1) / BODY_UNIT * BODY_UNIT;
@@ -285,8 +308,10 @@ static size_t transfer_room(const struct http_client_transfer *transfer, size_t 
  * would need half as much again, and might keep it. */
 static int transfer_keep(struct http_client_transfer *transfer, const char *bytes, size_t size)
 {
-    if (size > transfer->body_capacity - transfer->body_size) {
-        size_t room = transfer_room(transfer, transfer->body_size + size);
+    size_t wanted = transfer->body_size + size + HTTP_CLIENT_PADDING;
+
+    if (wanted > transfer->body_capacity) {
+        size_t room = transfer_room(transfer, wanted);
         char *pages = transfer->body == NULL
                           ? base_pages_alloc(room, BODY_UNIT)
                           : base_pages_grow(transfer->body, transfer->body_capacity, room);

@@ -7,6 +7,7 @@
  * It checks what only a server sees, by name:
  *   ratchet     no index of a session is in two events, and no transaction id has two bodies
  *   plaintext   no event of an encrypted room is in the clear
+ *   rotation    no session has more messages than the room allows
  *   one-time    no id of a key has two values */
 #ifndef TEST_LIB_MX_SERVER_H
 #define TEST_LIB_MX_SERVER_H
@@ -52,7 +53,9 @@ struct mx_server_device {
     struct mx_server_key keys[MX_SERVER_KEYS];
     int key_count;
     struct buffer fallback; /* "name": object */
-    int messages_deleted;   /* a /sync came with a token after them */
+    bool is_fallback_used;
+    int messages_deleted; /* a /sync came with a token after them */
+    int events_seen;      /* the same of events; set by whoever takes the request */
 };
 
 struct mx_server_message { /* to a device */
@@ -77,6 +80,10 @@ struct mx_server_faults {
     int duplicate_percent;
     bool has_refresh; /* logins get refresh tokens */
     bool is_hard;     /* a refused token is the end of the session */
+    bool no_one_time; /* claims get the fallback key */
+    int rotation;     /* messages of a session; 0: not checked */
+    bool is_stuck;    /* /sync never moves */
+    bool no_sends;    /* events of rooms are answered with 502 */
 };
 
 struct mx_server {
@@ -243,6 +250,24 @@ static inline void mx_server_set_member(
     server->changes[server->change_count++] = user; /* others share a room with the user now */
 }
 
+/* Post the name of a new room, if it has one, and its power levels. */
+static inline void mx_server_post_start(
+    struct mx_server *server, int user, const struct json *name_value)
+{
+    struct buffer content = { 0 };
+    struct span name;
+
+    (void)buffer_format(
+        &content, "{\"users\":{\"@u%d:x\":100},\"invite\":10,\"state_default\":60}", user);
+    mx_server_post(server, user, "m.room.power_levels", "", mx_server_text(&content));
+    if (json_string(name_value, &name)) {
+        buffer_clear(&content);
+        (void)buffer_format(&content, "{\"name\":\"%.*s\"}", (int)name.size, name.at);
+        mx_server_post(server, user, "m.room.name", "", mx_server_text(&content));
+    }
+    buffer_free(&content);
+}
+
 static inline void mx_server_create(
     struct mx_server *server, int user, const struct json *body, struct buffer *out)
 {
@@ -250,6 +275,7 @@ static inline void mx_server_create(
     server->has_room = true;
     mx_server_post(server, user, "m.room.create", "", SPAN("{}"));
     mx_server_set_member(server, user, MX_SERVER_IN);
+    mx_server_post_start(server, user, json_get(body, "name"));
     for (struct json_iter it = json_iterate(json_get(body, "initial_state")); json_next(&it);) {
         struct buffer content = { 0 };
         struct span type;
@@ -309,6 +335,9 @@ static inline void mx_server_send(struct mx_server *server, int device,
         }
     CHECK_MSG(strcmp(type, "m.room.encrypted") == 0, "plaintext: an event of type %s", type);
     mx_server_read_index(body, index);
+    CHECK_MSG(server->faults.rotation == 0 ||
+                  strtol(strchr(index, ' '), NULL, 10) < server->faults.rotation,
+        "rotation: a session has message %s", index);
     for (int i = 0; i < server->event_count; i++)
         CHECK_MSG(strcmp(server->events[i].index, index) != 0,
             "ratchet: %s is in two events (transactions %s and %s)", index, server->events[i].txn,
@@ -385,14 +414,16 @@ static inline void mx_server_upload(struct mx_server *server, struct mx_server_d
         buffer_clear(&device->fallback);
         (void)buffer_format(&device->fallback, "\"%.*s\":", (int)it.key.size, it.key.at);
         mx_server_value(&device->fallback, it.value);
+        device->is_fallback_used = false;
     }
     (void)buffer_format(
         out, "{\"one_time_key_counts\":{\"signed_curve25519\":%d}}", mx_server_unclaimed(device));
 }
 
-static inline bool mx_server_put_claim(struct mx_server_device *device, struct buffer *out)
+static inline bool mx_server_put_claim(
+    struct mx_server_device *device, bool no_one_time, struct buffer *out)
 {
-    for (int i = 0; i < device->key_count; i++)
+    for (int i = 0; !no_one_time && i < device->key_count; i++)
         if (!device->keys[i].is_claimed) {
             device->keys[i].is_claimed = true;
             (void)buffer_format(out, "\"%s\":{\"%.*s\":", device->id,
@@ -402,6 +433,7 @@ static inline bool mx_server_put_claim(struct mx_server_device *device, struct b
         }
     if (device->fallback.size == 0)
         return false;
+    device->is_fallback_used = true;
     (void)buffer_format(out, "\"%s\":{", device->id);
     (void)buffer_span(out, mx_server_text(&device->fallback));
     return buffer_text(out, "}") == 0;
@@ -433,7 +465,8 @@ static inline void mx_server_each(
                 (is_claim && json_get(it.value, device->id) == NULL))
                 continue;
             (void)buffer_text(out, inner);
-            if (is_claim ? mx_server_put_claim(device, out) : mx_server_put_keys(device, out))
+            if (is_claim ? mx_server_put_claim(device, server->faults.no_one_time, out)
+                         : mx_server_put_keys(device, out))
                 inner = ",";
             else
                 out->size = before;
@@ -532,16 +565,62 @@ static inline void mx_server_put_room(
     (void)buffer_text(out, "]}}}");
 }
 
-static inline void mx_server_put_invite(struct buffer *out, int user)
+static inline void mx_server_put_invite(struct mx_server *server, int device, struct buffer *out)
 {
     char name[16];
 
-    mx_server_user_name(user, name);
+    mx_server_user_name(server->devices[device].user, name);
+    (void)buffer_text(out, "\"invite\":{\"" MX_SERVER_ROOM "\":{\"invite_state\":{\"events\":[");
+    mx_server_put_state(server, device, 0, server->event_count, out);
     (void)buffer_format(out,
-        "\"invite\":{\"" MX_SERVER_ROOM "\":{\"invite_state\":{\"events\":[{"
-        "\"type\":\"m.room.member\",\"sender\":\"@u0:x\",\"state_key\":\"%s\","
+        ",{\"type\":\"m.room.member\",\"sender\":\"@u0:x\",\"state_key\":\"%s\","
         "\"content\":{\"membership\":\"invite\"}}]}}}",
         name);
+}
+
+/* Return the place after the last change of a user's membership; 0: there is none. */
+static inline int mx_server_moved(const struct mx_server *server, int user)
+{
+    for (int i = server->event_count; i > 0; i--)
+        if (server->events[i - 1].member == user + 1)
+            return i;
+    return 0;
+}
+
+static inline void mx_server_put_leave(struct mx_server *server, int device, struct buffer *out)
+{
+    int moved = mx_server_moved(server, server->devices[device].user);
+
+    (void)buffer_text(out, "\"leave\":{\"" MX_SERVER_ROOM "\":{\"timeline\":{\"events\":[");
+    mx_server_put_event(&server->events[moved - 1], device, out);
+    (void)buffer_text(out, "]}}}");
+}
+
+/* Answer the content of a state event whose key is empty. */
+static inline uint32_t mx_server_put_content(
+    struct mx_server *server, struct span target, struct buffer *out)
+{
+    struct json_doc doc = { 0 };
+    struct buffer json = { 0 };
+    char type[64], member[80];
+
+    mx_server_part(target, 0, type, sizeof type);
+    snprintf(member, sizeof member, "\"type\":\"%s\"", type);
+    for (int i = server->event_count; i > 0; i--) {
+        const struct mx_server_event *event = &server->events[i - 1];
+
+        if (!mx_server_is_state(event) ||
+            memmem(event->json.bytes, event->json.size, member, strlen(member)) == NULL)
+            continue;
+        mx_server_put_event(event, -1, &json);
+        CHECK_EQ_INT(json_parse_copy(&doc, mx_server_text(&json), 0), 0);
+        mx_server_value(out, json_get(json_root(&doc), "content"));
+        json_doc_free(&doc);
+        buffer_free(&json);
+        return 200;
+    }
+    (void)buffer_text(out, "{\"errcode\":\"M_NOT_FOUND\"}");
+    return 404;
 }
 
 /* Return whether a /sync from this place has something to tell. */
@@ -550,12 +629,16 @@ static inline bool mx_server_has_news(
 {
     enum mx_server_membership member = server->members[server->devices[device].user];
 
+    if (server->faults.is_stuck)
+        return false;
     if (since.changes < server->change_count)
         return true;
     for (int i = since.messages; i < server->message_count; i++)
         if (server->messages[i].to == device)
             return true;
-    return member != MX_SERVER_OUT && since.events < server->event_count;
+    if (member == MX_SERVER_OUT)
+        return since.events < mx_server_moved(server, server->devices[device].user);
+    return since.events < server->event_count;
 }
 
 static inline struct mx_server_place mx_server_since(struct span target)
@@ -575,6 +658,11 @@ static inline void mx_server_sync(
     struct mx_server_place since = mx_server_since(target), next;
     const char *comma = "";
 
+    if (server->faults.is_stuck) {
+        (void)buffer_format(
+            out, "{\"next_batch\":\"s%d_%d_%d\"}", since.events, since.messages, since.changes);
+        return;
+    }
     if (since.messages > device->messages_deleted)
         device->messages_deleted = since.messages;
     since.messages = device->messages_deleted;
@@ -587,9 +675,9 @@ static inline void mx_server_sync(
     }
     (void)buffer_format(out,
         "{\"next_batch\":\"s%d_%d_%d\",\"device_one_time_keys_count\":{\"signed_curve25519\":%d},"
-        "\"device_unused_fallback_key_types\":[\"signed_curve25519\"],"
-        "\"device_lists\":{\"changed\":[",
-        next.events, next.messages, next.changes, mx_server_unclaimed(device));
+        "\"device_unused_fallback_key_types\":[%s],\"device_lists\":{\"changed\":[",
+        next.events, next.messages, next.changes, mx_server_unclaimed(device),
+        device->is_fallback_used ? "" : "\"signed_curve25519\"");
     for (int i = since.changes; i < next.changes; i++, comma = ",")
         (void)buffer_format(out, "%s\"@u%d:x\"", comma, server->changes[i]);
     (void)buffer_text(out, "]},\"to_device\":{\"events\":[");
@@ -604,7 +692,10 @@ static inline void mx_server_sync(
     if (server->members[device->user] == MX_SERVER_IN && since.events < server->event_count)
         mx_server_put_room(server, from, since.events, out);
     else if (server->members[device->user] == MX_SERVER_INVITED)
-        mx_server_put_invite(out, device->user);
+        mx_server_put_invite(server, from, out);
+    else if (server->members[device->user] == MX_SERVER_OUT &&
+             since.events < mx_server_moved(server, device->user))
+        mx_server_put_leave(server, from, out);
     (void)buffer_text(out, "}}");
 }
 
@@ -672,10 +763,14 @@ static inline uint32_t mx_server_login(
     struct span user, id, password;
     int index;
 
-    CHECK(json_string(json_get(json_get(body, "identifier"), "user"), &user));
     CHECK(json_string(json_get(body, "device_id"), &id));
-    CHECK(json_string(json_get(body, "password"), &password));
-    if (!span_is(password, "secret") || mx_server_user(user) < 0) {
+    if (json_string(json_get(body, "token"), &password))
+        user = password; /* a token is the user's name */
+    else {
+        CHECK(json_string(json_get(json_get(body, "identifier"), "user"), &user));
+        CHECK(json_string(json_get(body, "password"), &password));
+    }
+    if ((!span_equal(password, user) && !span_is(password, "secret")) || mx_server_user(user) < 0) {
         (void)buffer_text(out, "{\"errcode\":\"M_FORBIDDEN\"}");
         return 403;
     }
@@ -757,6 +852,12 @@ static inline uint32_t mx_server_act(struct mx_server *server, int device,
             mx_server_set_member(server, user, MX_SERVER_IN);
         (void)buffer_text(out, "{\"room_id\":\"" MX_SERVER_ROOM "\"}");
         break;
+    case MXCLIENT_LEAVE:
+        mx_server_set_member(server, user, MX_SERVER_OUT);
+        (void)buffer_text(out, "{}");
+        break;
+    case MXCLIENT_STATE:
+        return mx_server_put_content(server, request->target, out);
     case MXCLIENT_KEYS_UPLOAD:
         mx_server_upload(server, &server->devices[device], body, out);
         break;
@@ -820,6 +921,8 @@ static inline uint32_t mx_server_answer(
         (void)buffer_text(out, "{}");
         return 200;
     }
+    if (request->call == MXCLIENT_SEND && server->faults.no_sends)
+        return 502;
     return mx_server_act(server, device, request, body, out);
 }
 

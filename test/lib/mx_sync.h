@@ -12,6 +12,7 @@ struct mx_sync {
     struct place place;
     struct json_doc doc;
     struct mxclient_sync_news news;
+    uint64_t forgotten; /* rooms */
 };
 
 static inline void mx_sync_init(struct mx_sync *stage)
@@ -41,12 +42,22 @@ static inline void mx_sync_fini(struct mx_sync *stage)
     place_finish(&stage->place);
 }
 
+/* Text that was read must not be read again. */
+static inline void mx_sync_forget(void *data, struct span text)
+{
+    struct mx_sync *stage = data;
+
+    memset(stage->doc.copy.bytes + (text.at - stage->doc.copy.bytes), 0, text.size);
+    stage->forgotten++;
+}
+
 /* Take an answer that took `took_ms` and store it. */
 static inline int mx_sync_take(struct mx_sync *stage, struct span body, uint64_t took_ms)
 {
     struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
+    stage->client.forget = (struct mxclient_forget){ mx_sync_forget, stage };
     stage->doc.depth_max = JSON_DEPTH_MAX;
     CHECK_EQ_INT(json_parse_copy(&stage->doc, body, 0), 0);
     rc = mxclient_sync_take(&stage->client, json_root(&stage->doc), 5, took_ms, unit, &stage->news);

@@ -9,6 +9,11 @@
  *   spin       no request is repeated within a millisecond
  *   sticky     the room stays encrypted in every database
  *   answered   every job ends
+ *   sas        both sides see one code; a device is verified if and only if both users say so
+ *   leave      a session ends with a member's leave, and that member reads no event of its absence
+ *   keys       a verified device of the same user gives old keys; another neither asks nor gets any
+ *   fallback   a used fallback key is replaced
+ *   stalled    a server that takes events and delivers none is noticed, and one that does is not
  * and what mx_server.h checks. */
 #include <fcntl.h>
 
@@ -24,7 +29,9 @@
 #include "support/log.h"
 
 enum {
+    ROTATION = 3, /* messages of a session, in some seeds */
     DEVICES_MAX = 4,
+    LATE_MAX = 2, /* devices that log in at the end */
     SENDS_MAX = 64,
     EXCHANGES_MAX = 64,
     TAG_EXCHANGE = 100,
@@ -45,6 +52,7 @@ struct send {
 };
 
 struct device {
+    int user;
     struct sql *sql;
     struct mxengine_options options;
     tr_sender engine;
@@ -67,7 +75,8 @@ static struct {
     struct mx_server server;
     tr_sender server_sender;
     struct faults faults;
-    struct device devices[DEVICES_MAX];
+    struct device devices[DEVICES_MAX + LATE_MAX];
+    bool matched[DEVICES_MAX + LATE_MAX][DEVICES_MAX + LATE_MAX]; /* a user compared the codes */
     uint32_t device_count, user_count;
     struct send sends[SENDS_MAX];
     uint32_t send_count;
@@ -79,7 +88,8 @@ static struct {
 
 static struct {
     uint64_t accepted, refused, unknown, received, kills, cuts, lost, dropped, refusals, limits,
-        acted, truncated, slow, soft, jumps, limited, late, duplicated, reloads, replays;
+        acted, truncated, slow, soft, jumps, limited, late, duplicated, reloads, replays, verified,
+        unverified, leaves, keys, fallbacks;
 } seen;
 
 static const struct mx_pickle_key pickle_key = { { 7 } };
@@ -117,7 +127,8 @@ struct exchange {
     uint32_t sync; /* its number, of a /sync */
     struct buffer target, token, body;
     tr_reply_handle reply;
-    bool is_held; /* a long poll without news */
+    bool is_held;    /* a long poll without news */
+    uint64_t due_ns; /* timers before it are of an exchange that had its place */
 };
 
 struct server_message {
@@ -181,6 +192,8 @@ static bool is_verbose(void)
     return getenv("TROUPE_VERBOSE") != NULL;
 }
 
+static void check_asked(const struct exchange *exchange);
+
 /* Act and answer, unless the answer gets lost. */
 static void exchange_act(struct exchange *exchange)
 {
@@ -192,6 +205,7 @@ static void exchange_act(struct exchange *exchange)
     uint32_t status = mx_server_answer(&now.server, &request, &body);
     uint32_t dice = below(&now.s, 100);
 
+    check_asked(exchange);
     CHECK_EQ_INT(body.failed, 0);
     if (is_verbose())
         fprintf(stderr, "%llu ms: device %u call %d: %u %.*s\n    %.*s -> %.*s\n",
@@ -270,7 +284,8 @@ static enum tr_next server_event(void *self, struct tr_context *ctx, const struc
     uint32_t index = event->tag - TAG_EXCHANGE;
     struct exchange *exchange = actor->exchanges[index];
 
-    if (exchange == NULL || event->kind != TR_EVENT_TIMER)
+    if (exchange == NULL || event->kind != TR_EVENT_TIMER ||
+        tr_sim_now_ns(now.s.sim) < exchange->due_ns)
         return TR_GO;
     if (!exchange->is_held && exchange_fail(exchange)) {
         server_end(actor, index);
@@ -278,6 +293,7 @@ static enum tr_next server_event(void *self, struct tr_context *ctx, const struc
     }
     if (!exchange->is_held && exchange_must_wait(exchange)) {
         exchange->is_held = true;
+        exchange->due_ns = tr_sim_now_ns(now.s.sim) + 30000 * MS;
         CHECK_EQ_INT(tr_after(ctx, 30000 * MS, event->tag, NULL), 0);
         return TR_GO;
     }
@@ -330,6 +346,7 @@ static enum tr_next server_handle(void *self, struct tr_context *ctx, void *mess
         seen.slow++;
         delay = tr_random(ctx) % (60000 * MS); /* some time out */
     }
+    exchange->due_ns = tr_sim_now_ns(now.s.sim) + delay;
     CHECK_EQ_INT(tr_after(ctx, delay, TAG_EXCHANGE + index, NULL), 0);
     return TR_GO;
 }
@@ -646,7 +663,7 @@ static int do_login(struct device *device)
     char user[16];
     int status;
 
-    mx_server_user_name((int)((uint32_t)(device - now.devices) % now.user_count), user);
+    mx_server_user_name(device->user, user);
     mxengine_job_set(job, MXENGINE_URL, SPAN("https://x"));
     mxengine_job_set(job, MXENGINE_USER, span_of(user));
     mxengine_job_set(job, MXENGINE_PASSWORD, SPAN("secret"));
@@ -862,9 +879,12 @@ static void begin(uint64_t seed)
                      &(struct tr_spawn_options){ .owner = "the scenario" }, &now.server_sender),
         0);
     for (uint32_t i = 0; i < now.device_count; i++) {
+        now.devices[i].user = (int)(i % now.user_count);
         device_open(&now.devices[i]);
         device_start(&now.devices[i]);
     }
+    now.server.faults.no_one_time = seed % 4 == 1;
+    now.server.faults.rotation = seed % 3 == 0 ? ROTATION : 0;
 }
 
 static void draw_faults(void)
@@ -916,13 +936,20 @@ static void settle(void)
         storm_early();
     run_ms(3000);
     do_room(&now.devices[0], MXENGINE_CREATE, 0);
+    if (now.server.faults.rotation > 0)
+        mx_server_post(&now.server, 0, "m.room.encryption", "",
+            SPAN("{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"rotation_period_msgs\":3}"));
     for (uint32_t user = 1; user < now.user_count; user++) {
         do_room(&now.devices[0], MXENGINE_INVITE, (int)user);
         do_room(&now.devices[user], MXENGINE_JOIN, 0);
     }
     run_ms(3000);
-    for (uint32_t i = 0; i < now.device_count; i++)
+    for (uint32_t i = 0; i < now.device_count; i++) {
+        /* A request of the early storm may still be slow. */
+        for (int k = 0; k < 100 && mx_server_unclaimed(&now.server.devices[i]) == 0; k++)
+            run_ms(1000);
         CHECK_MSG(mx_server_unclaimed(&now.server.devices[i]) > 0, "a device has no keys");
+    }
 }
 
 /* The machine of all devices loses power; unsynced writes may be gone. */
@@ -969,7 +996,8 @@ static void storm(void)
             mx_server_replay(&now.server);
             seen.replays++;
         }
-        if (percent(s, 8)) {
+        /* A used fallback key is dropped by the clock: messages of yesterday would be lost. */
+        if (percent(s, 8) && !now.server.faults.no_one_time) {
             now.wall_offset_ns += ((uint64_t)below(s, 3) - 1) * 86400000 * MS + below(s, 1000) * MS;
             seen.jumps++;
         }
@@ -979,24 +1007,410 @@ static void storm(void)
     }
 }
 
+/* Users log in again where the server has ended the login. */
+static void log_in_again(void)
+{
+    for (uint32_t k = 0; k < now.device_count; k++)
+        if (status_of(&now.devices[k]).state == MXCLIENT_SOFT_OUT)
+            (void)do_login(&now.devices[k]);
+}
+
 static void finish(void)
 {
     for (uint32_t i = 0; i < now.device_count; i++)
         if (!now.devices[i].is_up)
             device_start(&now.devices[i]);
     for (uint32_t i = 0; i < 200 && !is_complete(); i++) {
-        for (uint32_t k = 0; k < now.device_count; k++)
-            if (status_of(&now.devices[k]).state == MXCLIENT_SOFT_OUT)
-                (void)do_login(&now.devices[k]);
+        log_in_again();
         run_ms(60000);
     }
     if (!is_complete())
         say_missing();
     CHECK_MSG(is_complete(), "once: events are missing after hours without a fault");
-    run_ms(120000); /* also the answers are stored */
+    run_ms(60000);
+    log_in_again(); /* a login may have ended before the last answer */
+    run_ms(60000);  /* also the answers are stored */
     for (uint32_t i = 0; i < now.device_count; i++)
         seen.reloads += status_of(&now.devices[i]).reloads;
     check_end();
+}
+
+/* ---- verifications ---------------------------------------------------------------------------- */
+
+struct side {
+    struct device *device;
+    uint32_t life;
+    int64_t seq;
+    enum mxclient_verify_step step; /* the last one */
+    struct mx_sas_code code;
+    bool says_match;
+};
+
+static int do_act(struct device *device, const char *id, enum mxclient_verify_act act)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_ACT);
+    int rc;
+
+    mxengine_job_set(job, MXENGINE_TEXT, span_of(id));
+    job->act = act;
+    rc = do_job(device, job);
+    mxengine_job_unref(job);
+    return rc;
+}
+
+static uint32_t index_of(const struct device *device)
+{
+    return (uint32_t)(device - now.devices);
+}
+
+/* A user reads the next step and answers. */
+static void side_read(struct side *side, const struct side *peer)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_NEWS);
+    struct mxclient_verify_news news;
+
+    job->after_seq = side->seq;
+    CHECK_EQ_INT(do_job(side->device, job), 0);
+    side->seq = job->seq;
+    news = job->news;
+    mxengine_job_unref(job);
+    side->step = news.step;
+    if (news.step == MXCLIENT_VERIFY_ASKED)
+        (void)do_act(side->device, news.transaction_id, MXCLIENT_VERIFY_ACCEPT);
+    if (news.step != MXCLIENT_VERIFY_COMPARE)
+        return;
+    side->code = news.code;
+    now.matched[index_of(side->device)][index_of(peer->device)] |= side->says_match;
+    (void)do_act(side->device, news.transaction_id,
+        side->says_match ? MXCLIENT_VERIFY_MATCH : MXCLIENT_VERIFY_MISMATCH);
+}
+
+static void side_poll(struct side *side, const struct side *peer)
+{
+    if (side->life != side->device->life) { /* the steps of an engine end with it */
+        side->life = side->device->life;
+        side->seq = 0;
+    }
+    while (status_of(side->device).is_loaded && status_of(side->device).news_seq > side->seq)
+        side_read(side, peer);
+}
+
+SQL_STATEMENT(get_trust, "SELECT trust FROM mx_device WHERE user_id = $1 AND device_id = $2");
+
+static bool is_verified(const struct device *device, const struct device *peer)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    char user[16];
+    bool is;
+
+    mx_server_user_name(peer->user, user);
+    sql_unit_step(unit, &get_trust, SQL_ROWS_ANY);
+    sql_unit_text(unit, span_of(user));
+    sql_unit_text(unit, span_of(now.server.devices[index_of(peer)].id));
+    CHECK_EQ_INT(sql_read_wait(device->sql, unit), 0);
+    is = sql_unit_rows(unit, 0) == 1 && sql_row_int(unit, 0, 0, 0) == MXSTORE_VERIFIED;
+    sql_unit_destroy(unit);
+    return is;
+}
+
+static bool is_ended(const struct side *side)
+{
+    return side->step == MXCLIENT_VERIFY_DONE || side->step == MXCLIENT_VERIFY_CANCELLED;
+}
+
+/* Ask, and let both users compare; `kill` is a side whose engine is killed meanwhile, or 2. */
+static void sas_run(struct side sides[2], uint32_t kill)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_VERIFY);
+    uint32_t when = below(&now.s, 40);
+    char user[16];
+
+    for (int i = 0; i < 2; i++) {
+        sides[i].life = sides[i].device->life;
+        sides[i].seq = status_of(sides[i].device).news_seq;
+    }
+    mx_server_user_name(sides[1].device->user, user);
+    mxengine_job_set(job, MXENGINE_USER, span_of(user));
+    mxengine_job_set(
+        job, MXENGINE_DEVICE, span_of(now.server.devices[index_of(sides[1].device)].id));
+    CHECK_EQ_INT(do_job(sides[0].device, job), 0);
+    mxengine_job_unref(job);
+    for (uint32_t i = 0; i < 1000 && !(is_ended(&sides[0]) && is_ended(&sides[1])); i++) {
+        run_ms(i < 60 ? 20 : 10000);
+        if (i == when && kill < 2) {
+            device_kill(sides[kill].device);
+            device_start(sides[kill].device);
+            run_ms(100);
+        }
+        side_poll(&sides[0], &sides[1]);
+        side_poll(&sides[1], &sides[0]);
+        if (i > 100 && kill < 2)
+            break; /* the side that was killed may have nothing to say */
+    }
+    while (status_of(sides[0].device).is_posting || status_of(sides[1].device).is_posting)
+        run_ms(1000);
+    run_ms(1000);
+}
+
+/* Two devices verify each other; they succeed if both users say so and nobody is killed. */
+static bool sas(struct device *first, struct device *second, bool is_smooth)
+{
+    bool is_match = is_smooth || percent(&now.s, 70);
+    uint32_t kill = is_smooth || percent(&now.s, 60) ? 2 : below(&now.s, 2);
+    uint32_t doubter = below(&now.s, 2);
+    struct side sides[2] = { { .device = first, .says_match = is_match || doubter != 0 },
+        { .device = second, .says_match = is_match || doubter != 1 } };
+    static const struct mx_sas_code none;
+    bool verified[2];
+
+    sas_run(sides, kill);
+    for (int i = 0; i < 2; i++) {
+        verified[i] = is_verified(sides[i].device, sides[1 - i].device);
+        seen.verified += verified[i];
+        seen.unverified += !verified[i];
+        CHECK_MSG(!verified[i] || (now.matched[index_of(first)][index_of(second)] &&
+                                      now.matched[index_of(second)][index_of(first)]),
+            "sas: device %u is verified, and not both users said so",
+            index_of(sides[1 - i].device));
+        CHECK_MSG(kill < 2 || verified[i] == is_match || !is_match,
+            "sas: device %u is not verified after both users said match (step %d and %d)",
+            index_of(sides[1 - i].device), sides[0].step, sides[1].step);
+    }
+    CHECK_MSG(memcmp(&sides[0].code, &none, sizeof none) == 0 ||
+                  memcmp(&sides[1].code, &none, sizeof none) == 0 ||
+                  memcmp(&sides[0].code, &sides[1].code, sizeof none) == 0,
+        "sas: two codes");
+    return verified[0] && verified[1];
+}
+
+/* ---- leaving ---------------------------------------------------------------------------------- */
+
+/* Run until every device of a user in the room has all events. */
+static void run_until_seen(void)
+{
+    for (uint32_t i = 0; i < now.device_count; i++)
+        for (int k = 0; k < 100 && now.server.members[now.devices[i].user] == MX_SERVER_IN &&
+                        now.devices[i].since.events != now.server.event_count;
+             k++)
+            run_ms(1000);
+}
+
+/* Send an event of device 0 and run until it is in the room; returns its number. */
+static uint32_t send_and_wait(void)
+{
+    uint32_t number = now.send_count;
+    int count = now.server.event_count;
+
+    send_next(0);
+    for (int i = 0; i < 500 && now.server.event_count == count; i++)
+        run_ms(1000);
+    CHECK_MSG(now.server.event_count > count, "once: event %u does not leave", number);
+    run_until_seen();
+    run_ms(30000); /* a device may have to be tried again */
+    return number;
+}
+
+static void do_leave(struct device *device)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_LEAVE);
+
+    mxengine_job_set(job, MXENGINE_ROOM, SPAN(MX_SERVER_ROOM));
+    CHECK_EQ_INT(do_job(device, job), 0);
+    mxengine_job_unref(job);
+}
+
+/* Check that the session of the last event has no event before it. */
+static void check_new_session(void)
+{
+    const char *last = now.server.events[now.server.event_count - 1].index;
+    size_t size = strcspn(last, " ");
+
+    for (int i = 0; i + 1 < now.server.event_count; i++)
+        CHECK_MSG(strncmp(now.server.events[i].index, last, size + 1) != 0,
+            "leave: session %s goes on after a member left", last);
+}
+
+/* A user leaves, misses an event, and comes back. */
+static void leave_and_return(void)
+{
+    struct device *leaver = &now.devices[1];
+    uint32_t missed, next;
+
+    if (now.send_count + 2 > SENDS_MAX)
+        return;
+    do_leave(leaver);
+    run_ms(5000);
+    run_until_seen();
+    missed = send_and_wait();
+    check_new_session();
+    do_room(&now.devices[0], MXENGINE_INVITE, leaver->user);
+    do_room(leaver, MXENGINE_JOIN, 0);
+    run_ms(5000);
+    run_until_seen();
+    next = send_and_wait();
+    for (uint32_t i = 1; i < now.device_count; i++) {
+        bool was_there = now.devices[i].user != leaver->user;
+
+        CHECK_MSG(now.devices[i].seen[missed] == was_there,
+            "leave: device %u %s event %u of its absence", i, was_there ? "misses" : "reads",
+            missed);
+        CHECK_MSG(now.devices[i].seen[next] == 1, "leave: device %u misses event %u", i, next);
+    }
+    seen.leaves++;
+}
+
+/* ---- keys of the past ------------------------------------------------------------------------- */
+
+SQL_STATEMENT(count_held, "SELECT COUNT(*) FROM mx_event WHERE status = 0");
+
+static int64_t held_of(const struct device *device)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int64_t count;
+
+    sql_unit_step(unit, &count_held, 1);
+    CHECK_EQ_INT(sql_read_wait(device->sql, unit), 0);
+    count = sql_row_int(unit, 0, 0, 0);
+    sql_unit_destroy(unit);
+    return count;
+}
+
+/* Log in a further device of user 0. */
+static struct device *add_device(void)
+{
+    struct device *device = &now.devices[now.device_count++];
+
+    device->user = 0;
+    device_open(device);
+    device_start(device);
+    CHECK_EQ_INT(do_login(device), 0);
+    for (int i = 0; i < 100 && !status_of(device).is_settled; i++)
+        run_ms(1000);
+    run_ms(3000);
+    return device;
+}
+
+/* Ask device 0 for the keys of all events in the name of another one, as a server could. */
+static void forge_requests(const struct device *asker)
+{
+    for (int i = 0; i < now.server.event_count; i++) {
+        const struct mx_server_event *event = &now.server.events[i];
+        struct mx_server_message *message = &now.server.messages[now.server.message_count];
+
+        if (event->device < 0)
+            continue;
+        CHECK(now.server.message_count++ < MX_SERVER_MESSAGES);
+        message->to = 0;
+        (void)buffer_format(&message->json,
+            "{\"type\":\"m.room_key_request\",\"sender\":\"@u0:x\",\"content\":{"
+            "\"action\":\"request\",\"request_id\":\"f%d\",\"requesting_device_id\":\"%s\","
+            "\"body\":{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"room_id\":\"" MX_SERVER_ROOM
+            "\",\"session_id\":\"%.*s\"}}}",
+            i, now.server.devices[index_of(asker)].id, (int)strcspn(event->index, " "),
+            event->index);
+    }
+}
+
+static int count_messages_to(uint32_t index)
+{
+    int count = 0;
+
+    for (int i = 0; i < now.server.message_count; i++)
+        count += now.server.messages[i].to == (int)index ? 1 : 0;
+    return count;
+}
+
+/* A key request goes to devices alone that the asker's user has compared codes with. */
+static void check_asked(const struct exchange *exchange)
+{
+    struct json_doc doc = { 0 };
+    const struct json *devices;
+
+    if (exchange->call != MXCLIENT_TO_DEVICE ||
+        memmem(exchange->target.bytes, exchange->target.size, "m.room_key_request", 18) == NULL)
+        return;
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_server_text(&exchange->body), 0), 0);
+    devices = json_get(json_get(json_root(&doc), "messages"), "@u0:x");
+    for (uint32_t i = 0; i < now.device_count; i++)
+        CHECK_MSG(
+            json_get(devices, now.server.devices[i].id) == NULL || now.matched[exchange->device][i],
+            "keys: device %u asks device %u, which is not verified", exchange->device, i);
+    json_doc_free(&doc);
+}
+
+/* Two further devices of user 0 find old events: one is verified and reads them, one is not. */
+static void ask_for_keys(void)
+{
+    struct device *friend, *stranger;
+    int before;
+
+    now.server.faults.timeline_max = 20; /* the answer has to fit a message of the simulation */
+    friend = add_device();
+    stranger = add_device();
+    if (!sas(friend, &now.devices[0], true))
+        return;
+    for (int i = 0; i < 60 && held_of(friend) > 0; i++)
+        run_ms(30000);
+    if (held_of(friend) > 0)
+        say_rows(index_of(friend), &unread, "event");
+    CHECK_MSG(
+        held_of(friend) == 0, "keys: a verified device holds %d events", (int)held_of(friend));
+    before = count_messages_to(index_of(stranger));
+    forge_requests(stranger);
+    run_ms(300000);
+    CHECK_MSG(count_messages_to(index_of(stranger)) == before,
+        "keys: a device that is not verified got an answer");
+    seen.keys++;
+}
+
+static void wait_fallbacks(void)
+{
+    now.server.faults.no_one_time = false;
+    for (uint32_t i = 0; i < now.device_count; i++) {
+        seen.fallbacks += now.server.devices[i].is_fallback_used ? 1 : 0;
+        for (int k = 0; k < 90 && now.server.devices[i].is_fallback_used; k++)
+            run_ms(60000);
+        CHECK_MSG(!now.server.devices[i].is_fallback_used,
+            "fallback: device %u keeps a key that was used", i);
+    }
+}
+
+/* The server takes an event and its /sync stands still, for a while. */
+static void stall(void)
+{
+    int count = now.server.event_count;
+
+    if (now.send_count == SENDS_MAX)
+        return;
+    run_ms(600000);
+    CHECK_MSG(!status_of(&now.devices[0]).is_stalled, "stalled: a quiet room is not");
+    now.server.faults.is_stuck = true;
+    send_next(0);
+    for (int i = 0; i < 100 && now.server.event_count == count; i++)
+        run_ms(1000);
+    run_ms(600000);
+    CHECK_MSG(status_of(&now.devices[0]).is_stalled == (now.server.event_count > count),
+        "stalled: nobody noticed");
+    now.server.faults.is_stuck = false;
+    run_ms(120000);
+    CHECK_MSG(!status_of(&now.devices[0]).is_stalled, "stalled: it is over");
+}
+
+/* After the storm, without faults. */
+static void epilogue(uint64_t seed)
+{
+    log_in_again(); /* a login may have ended last of all */
+    run_ms(10000);
+    if (seed % 4 == 1)
+        wait_fallbacks();
+    if (seed % 2 == 0)
+        (void)sas(&now.devices[0], &now.devices[1 + below(&now.s, now.device_count - 1)], false);
+    if (seed % 3 != 1)
+        leave_and_return();
+    if (seed % 3 == 1)
+        ask_for_keys();
+    if (seed % 8 == 5)
+        stall();
 }
 
 static void end(void)
@@ -1027,6 +1441,7 @@ static uint64_t run(uint64_t seed)
     storm();
     end_faults();
     finish();
+    epilogue(seed);
     end();
     return scenario_end(&now.s);
 }
@@ -1040,7 +1455,8 @@ TEST_LONG(matrix, loses_nothing_and_repeats_nothing, 120)
         "%llu events accepted, %llu refused, %llu unknown, %llu received; %llu kills, %llu power "
         "cuts, %llu lost commits, %llu reloads; %llu requests dropped, %llu 502, %llu 429, %llu "
         "lost after they acted, %llu cut, %llu slow; %llu logins ended, %llu clock jumps, %llu "
-        "limited, %llu late, %llu duplicated, %llu replays\n",
+        "limited, %llu late, %llu duplicated, %llu replays; %llu devices verified, %llu not, %llu "
+        "leaves, %llu key requests, %llu fallback keys used\n",
         (unsigned long long)seen.accepted, (unsigned long long)seen.refused,
         (unsigned long long)seen.unknown, (unsigned long long)seen.received,
         (unsigned long long)seen.kills, (unsigned long long)seen.cuts,
@@ -1050,7 +1466,10 @@ TEST_LONG(matrix, loses_nothing_and_repeats_nothing, 120)
         (unsigned long long)seen.truncated, (unsigned long long)seen.slow,
         (unsigned long long)seen.soft, (unsigned long long)seen.jumps,
         (unsigned long long)seen.limited, (unsigned long long)seen.late,
-        (unsigned long long)seen.duplicated, (unsigned long long)seen.replays);
+        (unsigned long long)seen.duplicated, (unsigned long long)seen.replays,
+        (unsigned long long)seen.verified, (unsigned long long)seen.unverified,
+        (unsigned long long)seen.leaves, (unsigned long long)seen.keys,
+        (unsigned long long)seen.fallbacks);
 }
 
 TEST_LONG(matrix, is_replayed_from_its_seed, 60)

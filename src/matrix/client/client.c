@@ -102,6 +102,7 @@ void mxclient_load_read(struct sql_unit *unit)
     mxstore_get(unit, MXSTORE_IS_session, SPAN(""));
     mxstore_get(unit, MXSTORE_IS_token, SPAN(""));
     mxstore_get_last_seq(unit);
+    mxstore_count_unsent(unit);
     for (size_t i = 0; i < CLIENT_LISTS; i++)
         mxstore_list(unit, client_lists[i].kind);
 }
@@ -109,7 +110,7 @@ void mxclient_load_read(struct sql_unit *unit)
 int mxclient_load(struct mxclient *client, const struct sql_unit *unit, int64_t now_ms)
 {
     union client_row row;
-    uint32_t step = 3;
+    uint32_t step = 4;
     int rc;
 
     tr_assert(client->session.account == NULL && client->session.key != NULL);
@@ -124,6 +125,7 @@ int mxclient_load(struct mxclient *client, const struct sql_unit *unit, int64_t 
     if (row.token.next_batch.at != NULL)
         rc = buffer_span(&client->next_batch, row.token.next_batch);
     client->seq_next = sql_row_int(unit, 2, 0, 0) + 1;
+    client->unsent = (uint64_t)sql_row_int(unit, 3, 0, 0);
     for (size_t i = 0; i < CLIENT_LISTS; i++, step++)
         for (uint32_t k = 0; rc == 0 && k < sql_unit_rows(unit, step); k++) {
             mxstore_row(unit, step, k, client_lists[i].kind, &row);

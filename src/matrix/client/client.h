@@ -39,8 +39,15 @@ enum mxclient_need {
     MXCLIENT_NEED_TRUST,   /* policy halt: a member's device is not verified */
 };
 
+/* Told about the text of an answer that nobody reads any more; `done` may be NULL. */
+struct mxclient_forget {
+    void (*done)(void *data, struct span text);
+    void *data;
+};
+
 struct mxclient {
     enum mxclient_policy policy;
+    struct mxclient_forget forget; /* the rooms of a large answer, one after the other */
     struct mxclient_session session;
     struct mxclient_keys keys;
     struct mxclient_devices devices;
@@ -54,14 +61,23 @@ struct mxclient {
     struct mxclient_key_requests key_requests;
     bool is_unwedging;             /* a claim for wedged sessions is under way */
     struct mxclient_verify verify; /* verifications under way */
+    int64_t wall_ahead_ms;         /* the wall clock minus `now_ms`, which never jumps */
     bool is_account_changed;       /* by a received message; the sync's unit stores the session */
     int64_t seq_next;              /* of the next received event */
+    uint64_t unsent;               /* rows of the outbox that are neither sent nor given up */
     struct buffer next_batch;      /* the token of the next /sync; empty before the first */
     uint32_t empty_syncs;          /* in a row, that came at once and brought no news */
     uint64_t skipped;              /* members of answers that were not valid */
     uint64_t undecrypted;          /* messages to this device that no session decrypts */
     uint64_t notices;              /* that a key is withheld from us */
 };
+
+/* Return the wall clock, for times that other devices or other lives of this one read. `now_ms` is the
+ * clock of this life: it measures pauses and time limits. */
+static inline int64_t mxclient_wall_ms(const struct mxclient *client, int64_t now_ms)
+{
+    return now_ms + client->wall_ahead_ms;
+}
 
 /* Start the nouns of a session that has logged in. */
 void mxclient_start(struct mxclient *client);

@@ -32,14 +32,39 @@ static void engine_drop_answer(struct engine *engine, struct engine_loop *loop)
     loop->answer = (struct mxengine_answer){ 0 };
 }
 
+static void engine_drop_loop(struct engine *engine, enum engine_loop_kind kind)
+{
+    struct engine_loop *loop = &engine->loops[kind];
+
+    engine_drop_answer(engine, loop);
+    mxclient_request_fini(&loop->request);
+    *loop = (struct engine_loop){ .serial = loop->serial };
+}
+
 static void engine_drop_loops(struct engine *engine)
 {
-    for (int i = 0; i < LOOPS; i++) {
-        struct engine_loop *loop = &engine->loops[i];
+    for (int i = 0; i < LOOPS; i++)
+        engine_drop_loop(engine, (enum engine_loop_kind)i);
+}
 
-        engine_drop_answer(engine, loop);
-        mxclient_request_fini(&loop->request);
-        *loop = (struct engine_loop){ .serial = loop->serial };
+/* Give back the text of rooms that are read, in large pieces. */
+static void engine_forget(void *data, struct span text)
+{
+    struct engine *engine = data;
+    const struct mxengine_transport *transport = &engine->options->transport;
+    struct mxengine_answer *answer = &engine->loops[LOOP_SYNC].answer;
+    struct span *whole = &engine->forgotten;
+
+    if (transport->forget == NULL || answer->text == NULL)
+        return;
+    tr_assert(text.at >= answer->text && text.at + text.size <= answer->text + answer->body.size);
+    if (whole->at + whole->size == text.at)
+        whole->size += text.size;
+    else
+        *whole = text;
+    if (whole->size >= ENGINE_FORGET_BYTES) {
+        transport->forget(transport->data, answer, *whole);
+        *whole = (struct span){ text.at + text.size, 0 };
     }
 }
 
@@ -47,11 +72,14 @@ static void engine_drop_client(struct engine *engine)
 {
     engine_drop_loops(engine);
     mxclient_fini(&engine->client);
-    engine->client = (struct mxclient){ .policy = engine->options->policy };
+    engine->client =
+        (struct mxclient){ .policy = engine->options->policy, .forget = { engine_forget, engine } };
     mxclient_session_init(&engine->client.session, &engine->random, engine->options->key);
     engine->phase = ENGINE_EMPTY;
     engine->is_filter_refused = engine->is_upload_planned = false;
-    engine->is_unit_news = false;
+    engine->is_unit_news = engine->is_halted = false;
+    engine->pruned_ms = 0;
+    engine->unechoed_ns = 0;
 }
 
 void engine_fall(struct engine *engine, int rc)
@@ -72,10 +100,25 @@ void engine_fall(struct engine *engine, int rc)
     engine_job_end(&engine->logout, rc);
 }
 
+void engine_want_now(struct engine *engine, enum engine_loop_kind kind)
+{
+    struct engine_loop *loop = &engine->loops[kind];
+
+    loop->is_wanted = true;
+    if (loop->state == LOOP_IDLE)
+        loop->due_ns = 0;
+}
+
+void engine_want_key_request(struct engine *engine)
+{
+    engine_want_now(engine, LOOP_KEY_REQUEST);
+}
+
 void engine_want_all(struct engine *engine)
 {
     for (int i = 0; i < LOOPS; i++)
         engine->loops[i].is_wanted = true;
+    engine_want_key_request(engine);
     engine->release.is_wanted = true;
 }
 
@@ -125,7 +168,8 @@ static void engine_on_loaded(struct engine *engine, const struct sql_unit *unit)
     int rc;
 
     tr_assert(engine->phase == ENGINE_EMPTY);
-    /* Within a life the client's clock does not jump with the machine's. */
+    /* Within a life the client's clock does not jump with the machine's: pauses and time limits are
+     * as long as they say. engine_read_wall follows the machine's. */
     engine->clock_ms = (int64_t)(engine->env->wall_ns(engine->env->data) / 1000000) -
                        (int64_t)(engine->now_ns / 1000000);
     rc = mxclient_load(&engine->client, unit, engine_now_ms(engine));
@@ -142,6 +186,29 @@ static void engine_on_loaded(struct engine *engine, const struct sql_unit *unit)
     engine_wake_readers(engine); /* the unit before the load may have been stored after all */
 }
 
+bool engine_is_over(const struct engine *engine)
+{
+    enum mxclient_state state = engine->client.session.state;
+
+    return state == MXCLIENT_ENDED ||
+           (state == MXCLIENT_SOFT_OUT && engine->password.size == 0 && engine->login == NULL);
+}
+
+/* The login has ended: jobs that need it do not wait for it. Events of the outbox do. */
+static void engine_on_over(struct engine *engine)
+{
+    if (engine->client.session.state == MXCLIENT_ENDED)
+        engine_drop_loops(engine);
+    engine_drop_loop(engine, LOOP_ROOM);
+    engine_drop_loop(engine, LOOP_MEDIA);
+    engine_job_end(&engine->room_job, TR_EACCES);
+    engine_job_end(&engine->media_job, TR_EACCES);
+    engine_jobs_end(&engine->rooms, TR_EACCES);
+    engine_jobs_end(&engine->media, TR_EACCES);
+    for (uint32_t i = engine->readers.count; i > 0; i--)
+        engine_job_wait(engine, engine_queue_take(&engine->readers));
+}
+
 static void engine_on_stored(struct engine *engine)
 {
     engine->falls = 0;
@@ -150,13 +217,8 @@ static void engine_on_stored(struct engine *engine)
     if (engine->is_unit_news)
         engine_wake_readers(engine);
     engine->is_unit_news = false;
-    if (engine->client.session.state == MXCLIENT_ENDED) {
-        engine_drop_loops(engine);
-        engine_job_end(&engine->room_job, TR_EACCES);
-        engine_job_end(&engine->media_job, TR_EACCES);
-        engine_jobs_end(&engine->rooms, TR_EACCES);
-        engine_jobs_end(&engine->media, TR_EACCES);
-    }
+    if (engine_is_over(engine))
+        engine_on_over(engine);
 }
 
 void engine_store(struct engine *engine, struct tr_context *ctx, struct sql_unit *unit)
@@ -292,6 +354,27 @@ static void engine_on_token_refused(struct engine *engine, struct tr_context *ct
     engine_end_step(engine, ctx, rc, unit);
 }
 
+/* Free an answer and the document whose texts may point into it. */
+static void engine_drop_document(
+    struct engine *engine, enum engine_loop_kind kind, struct json_doc *doc)
+{
+    if (kind == LOOP_SESSION)
+        mx_wipe_buffer(&doc->copy);
+    json_doc_free(doc);
+    engine_drop_answer(engine, &engine->loops[kind]);
+    engine->forgotten = (struct span){ NULL, 0 };
+}
+
+static void engine_report_repair(
+    struct engine *engine, const struct engine_loop *loop, uint64_t repaired)
+{
+    log_write(LOG_WARN, "matrix", "answer-repaired",
+        (const struct log_field[]){ LOG_TEXT("path", mxclient_call_rules[loop->request.call].path),
+            LOG_INT("characters", (int64_t)repaired) },
+        2);
+    engine->client.skipped += repaired;
+}
+
 static void engine_take(struct engine *engine, struct tr_context *ctx, enum engine_loop_kind kind)
 {
     struct engine_loop *loop = &engine->loops[kind];
@@ -299,7 +382,8 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
     struct mxclient_answer answer = { .failed = loop->answer.failed,
         .status = loop->answer.status,
         .retry_after = retry.size > 0 ? retry : (struct span){ NULL, 0 },
-        .body = loop->answer.body };
+        .body = loop->answer.body,
+        .text = loop->answer.text };
     struct mxclient_outcome outcome;
     struct json_doc doc = { 0 };
     struct sql_unit *unit;
@@ -310,12 +394,16 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
         (answer.status == 200 || answer.status == 206)) {
         answer.status = 200;
         answer.body = SPAN("{}");
+        answer.text = NULL;
     }
     mxclient_request_judge(&loop->request, &answer, &engine->random, &doc, &outcome);
     loop->answer_bytes = loop->answer.body.size;
-    engine_drop_answer(engine, loop);
+    if (outcome.repaired > 0)
+        engine_report_repair(engine, loop, outcome.repaired);
     if (outcome.verdict != MXCLIENT_DONE)
         engine->status.error = outcome.error != 0 ? outcome.error : TR_EACCES;
+    if (outcome.verdict == MXCLIENT_LATER && kind == LOOP_SYNC)
+        engine->status.sync_error = outcome.error != 0 ? outcome.error : TR_EAGAIN;
     if (outcome.verdict == MXCLIENT_LATER)
         engine_pause(engine, loop, outcome.wait_ms);
     else if (outcome.verdict == MXCLIENT_TOKEN && kind != LOOP_SESSION)
@@ -323,11 +411,12 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
     else {
         unit = sql_unit_create(0);
         rc = engine_loop_take(engine, kind, &outcome, json_root(&doc), unit);
+        /* A large answer goes before its unit runs. */
+        engine_drop_document(engine, kind, &doc);
         engine_end_step(engine, ctx, rc, unit);
+        return;
     }
-    if (kind == LOOP_SESSION)
-        mx_wipe_buffer(&doc.copy);
-    json_doc_free(&doc);
+    engine_drop_document(engine, kind, &doc);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -443,9 +532,19 @@ static void engine_set_timer(struct engine *engine, struct tr_context *ctx, uint
         engine->timer_ns = 0; /* out of memory: the next event tries again */
 }
 
+/* Follow a wall clock that was set, or that went on while the machine slept. */
+static void engine_read_wall(struct engine *engine)
+{
+    int64_t wall_ms = (int64_t)(engine->env->wall_ns(engine->env->data) / 1000000);
+
+    engine->client.wall_ahead_ms =
+        engine->phase == ENGINE_EMPTY ? 0 : wall_ms - engine_now_ms(engine);
+}
+
 static void engine_run(struct engine *engine, struct tr_context *ctx)
 {
     engine->now_ns = tr_now_ns(ctx);
+    engine_read_wall(engine);
     while (engine->unit == UNIT_NONE && engine_step(engine, ctx))
         ;
     engine_set_timer(engine, ctx, engine_due_ns(engine));

@@ -42,6 +42,8 @@ struct mxengine_answer {
     uint32_t status;      /* of HTTP */
     char retry_after[32]; /* the header, or "" */
     struct span body;
+    char
+        *text; /* the body, if it may be changed and JSON_PADDING_BYTES of memory follow; or NULL */
     void *memory; /* of the body; the transport's own */
 };
 
@@ -59,6 +61,8 @@ struct mxengine_transport {
     /* Return the bytes so far of an ask with a file. *ret_total is UINT64_MAX if it is not known.
      * NULL: nobody knows. */
     uint64_t (*progress)(void *data, uint32_t tag, uint64_t *ret_total);
+    /* Give back the memory of a part of an answer's text, as far as that is possible. NULL: none. */
+    void (*forget)(void *data, struct mxengine_answer *answer, struct span part);
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------- */
@@ -72,6 +76,8 @@ struct mxengine_transport {
     X(INVITE, "invite USER to ROOM")                                                               \
     X(JOIN, "join ROOM")                                                                           \
     X(LEAVE, "leave ROOM")                                                                         \
+    X(MEMBERS, "list the members of ROOM; `text` is a JSON array")                                 \
+    X(STATE, "read the state event of TYPE of ROOM; `text` is its content")                        \
     X(ROOMS, "list the rooms; `rows` has rows of MXSTORE_IS_room")                                 \
     X(EVENTS, "list readable events after `after_seq`; `rows` has rows of MXSTORE_IS_event")       \
     X(SENT, "wait until the event with the id TEXT has left; `id` is the server's, or the reason") \
@@ -112,11 +118,16 @@ struct mxengine_status {
     char device_id[MXCLIENT_ID_BYTES_MAX + 1];
     int64_t last_seq;  /* of the last event */
     int64_t first_seq; /* of the last event that was stored at the first load */
-    int64_t synced_ms; /* when the last answer of /sync was stored; 0: not since the start */
-    int error;         /* of the last failure: TR_E*, MX_E*, SQL_E*; 0: none since the last sync */
-    uint64_t reloads;  /* the client was dropped and loaded again */
+    int64_t
+        synced_ms; /* by the wall clock, when the last answer of /sync was stored; 0: not since the start */
+    int error;        /* of the last failure: TR_E*, MX_E*, SQL_E*; 0: none since the last sync */
+    int sync_error;   /* why the last /sync brought nothing; TR_ETOOBIG: it is over the limit */
+    uint64_t reloads; /* the client was dropped and loaded again */
     uint64_t undecrypted; /* since the load */
     uint64_t skipped;
+    uint64_t unsent;      /* accepted events that have not left */
+    bool is_halted;       /* one waits until all devices of its room's members are verified */
+    bool is_stalled;      /* the server takes events, and its /sync stands still */
     uint32_t gaps;        /* in timelines, not filled yet */
     bool is_settled;      /* has synced and has its keys on the server, since the load */
     int64_t news_seq;     /* of the last step of a verification */
@@ -124,6 +135,10 @@ struct mxengine_status {
     uint64_t media_bytes; /* of the upload or download under way */
     uint64_t media_total; /* UINT64_MAX: not known */
 };
+
+/* Append a sentence about a state in which the engine needs help: a login that has ended, and what is
+ * kept of it, or an answer that it cannot take. Appends nothing while there is none. */
+void mxengine_explain(const struct mxengine_status *status, struct buffer *out);
 
 /* One request of a user of the engine. The asker keeps a hold until it has read the results. Bodies of
  * events are sealed in `rows`: mxclient_body_open reads them. */
@@ -162,11 +177,14 @@ struct mxengine_message {
     struct mxengine_job *job;
 };
 /* Ask from an actor. The reply event has the tag and no value; its status is 0 or
- *   TR_EACCES   not logged in, not a member, or refused by the server
+ *   TR_EACCES   not logged in, not a member, or refused by the server. If the login ends while the job
+ *               waits for news, `id` is the sentence of mxengine_explain
  *   TR_EINVAL   an argument is missing or not valid
  *   TR_EBUSY    LOGIN: logged in already, or another login is under way; LOGOUT: no session;
  *               ACT: not at this step
- *   TR_ENOENT   the room, the event, the device or the verification is not known
+ *   TR_ENOENT   the room, the event, the device or the verification is not known; STATE: the room
+ *               has no such event
+ *   MX_EALGORITHM  SEND: the room is encrypted in a way that is not known here
  *   TR_EFULL    MXENGINE_JOBS_MAX jobs wait
  *   TR_EDROPPED, TR_ECRASHED  the engine has ended: the outcome is unknown
  *   or an error of the transport, the database or the protocol.

@@ -10,6 +10,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
+_Static_assert(HTTP_CLIENT_PADDING >= JSON_PADDING_BYTES, "bodies are parsed in place");
+
 /* More than the loops of an engine: requests that it forgot end later. */
 enum { HTTP_ASKS_MAX = 64, HTTP_STALL_S = 60 };
 
@@ -82,8 +84,8 @@ static int http_submit(struct tr_context *ctx, struct mxengine_http *http,
         /* A large answer may take long, as long as it moves. */
         request->stall_ns = request->timeout_ns;
         request->timeout_ns = TR_SECONDS(3600);
-        request->size_max = rule->answer_bytes_max < HTTP_CLIENT_LARGE_MAX ? rule->answer_bytes_max
-                                                                           : HTTP_CLIENT_LARGE_MAX;
+        tr_assert(rule->answer_bytes_max <= HTTP_CLIENT_LARGE_MAX);
+        request->size_max = rule->answer_bytes_max;
         rc = http_add_transfer(http, &options, tag, &ask);
     }
     request->transfer = ask != NULL ? ask->transfer : NULL;
@@ -162,6 +164,7 @@ static void http_take(void *data, const struct tr_event *event, struct mxengine_
                 taken.retry_after, sizeof taken.retry_after, "%u", answer->retry_after_s);
         if (transfer != NULL && http_client_transfer_kind(transfer) == HTTP_CLIENT_TO_MEMORY) {
             memory->transfer = transfer;
+            taken.text = http_client_transfer_text(transfer);
             transfer = NULL;
         }
         if (memory->transfer == NULL)
@@ -186,6 +189,14 @@ static void http_drop(void *data, struct mxengine_answer *answer)
     mx_wipe_buffer(&memory->copy);
     base_free(memory);
     answer->memory = NULL;
+}
+
+static void http_forget(void *data, struct mxengine_answer *answer, struct span part)
+{
+    struct http_memory *memory = answer->memory;
+
+    (void)data;
+    http_client_transfer_forget(memory->transfer, part);
 }
 
 static void http_end(void *data)
@@ -237,5 +248,6 @@ struct mxengine_transport mxengine_http_transport(struct mxengine_http *http)
         .drop = http_drop,
         .end = http_end,
         .progress = http_progress,
+        .forget = http_forget,
         .data = http };
 }

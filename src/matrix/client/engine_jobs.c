@@ -117,6 +117,19 @@ void engine_jobs_end(struct engine_queue *queue, int status)
         engine_job_answer(engine_queue_take(queue), status);
 }
 
+void engine_job_wait(struct engine *engine, struct mxengine_job *job)
+{
+    struct mxengine_status status;
+
+    if (!engine_is_over(engine)) {
+        engine_queue_add(&engine->readers, job);
+        return;
+    }
+    engine_status(engine, &status);
+    mxengine_explain(&status, &job->id);
+    engine_job_answer(job, TR_EACCES);
+}
+
 /* ---- starting --------------------------------------------------------------------------------- */
 
 static bool job_has_id(const struct mxengine_job *job, enum mxengine_arg arg)
@@ -169,6 +182,7 @@ static void job_send(struct engine *engine, struct tr_context *ctx, struct mxeng
         return;
     }
     engine->has_unsent = engine->loops[LOOP_OUTBOX].is_wanted = true;
+    engine->client.unsent++;
     engine->unit_job = job;
     engine_store(engine, ctx, unit);
 }
@@ -199,7 +213,7 @@ static void job_take_sent(
     if (sql_unit_rows(rows, 0) > 0) {
         mxstore_row(rows, 0, 0, MXSTORE_IS_outbox, &row);
         if (row.sending != MXSTORE_SENT && row.sending != MXSTORE_FAILED) {
-            engine_queue_add(&engine->readers, job);
+            engine_job_wait(engine, job);
             return;
         }
         rc = buffer_span(&job->id, row.sending == MXSTORE_SENT ? row.event_id : row.reason);
@@ -222,7 +236,7 @@ void engine_job_rows(struct engine *engine, struct sql_unit *rows)
     }
     if (job->waits && job->verb == MXENGINE_EVENTS && sql_unit_rows(rows, 0) == 0) {
         sql_unit_destroy(rows);
-        engine_queue_add(&engine->readers, job);
+        engine_job_wait(engine, job);
         return;
     }
     job->rows = rows;
@@ -250,8 +264,7 @@ static int job_login(struct engine *engine, struct mxengine_job *job)
     if (rc != 0)
         return rc;
     engine->login = job;
-    engine->loops[LOOP_SESSION].is_wanted = true;
-    engine->loops[LOOP_SESSION].due_ns = 0;
+    engine_want_now(engine, LOOP_SESSION);
     return 0;
 }
 
@@ -265,8 +278,7 @@ static int job_logout(struct engine *engine, struct mxengine_job *job)
         return rc;
     mx_wipe_buffer(&engine->password);
     engine->logout = job;
-    engine->loops[LOOP_SESSION].is_wanted = true;
-    engine->loops[LOOP_SESSION].due_ns = 0;
+    engine_want_now(engine, LOOP_SESSION);
     return 0;
 }
 
@@ -279,7 +291,8 @@ static int job_room(struct engine *engine, struct mxengine_job *job)
     if (!jobs_has_session(engine) || engine->client.session.state == MXCLIENT_SOFT_OUT)
         return TR_EACCES;
     if ((needs_room && !job_has_id(job, MXENGINE_ROOM)) ||
-        (needs_user && !job_has_id(job, MXENGINE_USER)))
+        (needs_user && !job_has_id(job, MXENGINE_USER)) ||
+        (job->verb == MXENGINE_STATE && !job_has_id(job, MXENGINE_TYPE)))
         return TR_EINVAL;
     engine_queue_add(&engine->rooms, job);
     engine->loops[LOOP_ROOM].is_wanted = true;
@@ -320,6 +333,8 @@ static void (*const job_starts[MXENGINE_VERB_COUNT])(
     [MXENGINE_INVITE] = job_ask,
     [MXENGINE_JOIN] = job_ask,
     [MXENGINE_LEAVE] = job_ask,
+    [MXENGINE_MEMBERS] = job_ask,
+    [MXENGINE_STATE] = job_ask,
     [MXENGINE_ROOMS] = job_read,
     [MXENGINE_EVENTS] = job_read,
     [MXENGINE_SENT] = job_read,
@@ -360,7 +375,14 @@ int engine_room_start(struct engine *engine)
 
     if (engine->rooms.count == 0)
         return 0;
-    job = engine->room_job = engine_queue_take(&engine->rooms);
+    job = engine_queue_take(&engine->rooms);
+    if (job->verb == MXENGINE_MEMBERS &&
+        mxclient_rooms_find(&engine->client.rooms, engine_arg(job, MXENGINE_ROOM)) == NULL) {
+        engine->loops[LOOP_ROOM].is_wanted = true; /* for the next job */
+        engine_job_answer(job, TR_ENOENT);
+        return 0;
+    }
+    engine->room_job = job;
     if (job->verb == MXENGINE_CREATE)
         mxclient_room_create_request(
             engine_arg(job, MXENGINE_NAME), engine_arg(job, MXENGINE_USER), request);
@@ -369,9 +391,54 @@ int engine_room_start(struct engine *engine)
             engine_arg(job, MXENGINE_ROOM), engine_arg(job, MXENGINE_USER), request);
     else if (job->verb == MXENGINE_JOIN)
         mxclient_room_join_request(engine_arg(job, MXENGINE_ROOM), request);
+    else if (job->verb == MXENGINE_MEMBERS)
+        mxclient_room_members_request(
+            mxclient_rooms_find(&engine->client.rooms, engine_arg(job, MXENGINE_ROOM)),
+            (struct span){ NULL, 0 }, request);
+    else if (job->verb == MXENGINE_STATE)
+        mxclient_room_state_request(
+            engine_arg(job, MXENGINE_ROOM), engine_arg(job, MXENGINE_TYPE), request);
     else
         mxclient_room_leave_request(engine_arg(job, MXENGINE_ROOM), request);
     return 1;
+}
+
+/* Write the members of an answer; TR_EPROTO for one without a list. */
+static int room_put_members(const struct json *body, struct buffer *out)
+{
+    const struct json *chunk = json_get(body, "chunk");
+    struct json_writer writer = json_writer(out);
+    struct mxclient_event event;
+    struct span text;
+
+    if (json_kind(chunk) != JSON_ARRAY)
+        return TR_EPROTO;
+    json_put_array(&writer, NULL);
+    for (struct json_iter it = json_iterate(chunk); json_next(&it);) {
+        if (!mxclient_event_read(it.value, &event) || !span_is(event.type, "m.room.member") ||
+            !mxclient_is_id(event.state_key) ||
+            !json_string(json_get(event.content, "membership"), &text))
+            continue;
+        json_put_object(&writer, NULL);
+        json_put_string(&writer, "userId", event.state_key);
+        json_put_string(&writer, "membership", text);
+        if (json_string(json_get(event.content, "displayname"), &text))
+            json_put_string(&writer, "name", text);
+        json_put_end(&writer);
+    }
+    json_put_end(&writer);
+    return json_writer_end(&writer);
+}
+
+/* Take the answer to a job that reads. */
+static int room_take_text(struct mxengine_job *job, const struct json *body)
+{
+    struct json_writer writer = json_writer(&job->text);
+
+    if (job->verb == MXENGINE_MEMBERS)
+        return room_put_members(body, &job->text);
+    json_put_value(&writer, NULL, body);
+    return json_writer_end(&writer);
 }
 
 int engine_room_take(
@@ -381,8 +448,12 @@ int engine_room_take(
     struct span room_id;
     int rc = 0;
 
-    if (outcome->verdict != MXCLIENT_DONE)
+    if (outcome->verdict != MXCLIENT_DONE && outcome->status == 404)
+        rc = TR_ENOENT;
+    else if (outcome->verdict != MXCLIENT_DONE)
         rc = outcome->error != 0 ? outcome->error : TR_EACCES;
+    else if (job->verb == MXENGINE_MEMBERS || job->verb == MXENGINE_STATE)
+        rc = room_take_text(job, body);
     else if (job->verb == MXENGINE_CREATE || job->verb == MXENGINE_JOIN)
         rc = mxclient_read_id(json_get(body, "room_id"), &room_id) ? buffer_span(&job->id, room_id)
                                                                    : TR_EPROTO;
@@ -401,6 +472,39 @@ static void status_copy(char text[MXCLIENT_ID_BYTES_MAX + 1], const struct buffe
     text[size] = 0;
 }
 
+void mxengine_explain(const struct mxengine_status *status, struct buffer *out)
+{
+    const char *plural = status->unsent == 1 ? "" : "s";
+
+    if (status->state == MXCLIENT_ENDED)
+        (void)buffer_format(out,
+            "The login has ended for good; %llu unsent message%s and all received events are kept.",
+            (unsigned long long)status->unsent, plural);
+    else if (status->state == MXCLIENT_SOFT_OUT)
+        (void)buffer_format(out,
+            "The server has ended the login; keys and %llu unsent message%s are kept. Log in "
+            "again.",
+            (unsigned long long)status->unsent, plural);
+    else if (status->is_stalled)
+        (void)buffer_text(out, "The homeserver takes events and does not deliver any; the engine "
+                               "asks again.");
+    else if (status->is_halted)
+        (void)buffer_format(out,
+            "%llu message%s wait%s until all devices of the members are verified.",
+            (unsigned long long)status->unsent, plural, status->unsent == 1 ? "s" : "");
+    else if (status->sync_error == TR_ETOOBIG)
+        (void)buffer_format(out,
+            "The answer of the homeserver to /sync is over the limit of %zu MiB. Leave rooms that "
+            "are not needed; the engine asks again every hour.",
+            mxclient_call_rules[MXCLIENT_SYNC].answer_bytes_max >> 20);
+    else if (status->sync_error == TR_EPROTO)
+        (void)buffer_text(out, "The answer of the homeserver to /sync is not JSON as the "
+                               "specification has it; the engine asks again.");
+    else if (status->sync_error != 0)
+        (void)buffer_format(out, "The homeserver does not answer (%s); the engine asks again.",
+            tr_error_text(status->sync_error));
+}
+
 void engine_status(const struct engine *engine, struct mxengine_status *ret_status)
 {
     const struct mxengine_transport *transport = &engine->options->transport;
@@ -414,6 +518,8 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->last_seq = engine_last_seq(engine);
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
+    ret_status->unsent = client->unsent;
+    ret_status->is_halted = engine->is_halted && client->unsent > 0;
     ret_status->gaps = client->gaps.count;
     ret_status->is_settled = engine->phase == ENGINE_SYNCED && client->keys.has_device_keys;
     ret_status->news_seq = engine->news_seq;

@@ -2,9 +2,11 @@
 /* engine_loops.c: how each loop starts its request and takes the outcome. */
 #include "base/assert.h"
 #include "matrix/client/engine_private.h"
+#include "matrix/client/key_request.h"
 #include "matrix/client/olm.h"
 #include "matrix/client/sync.h"
 #include "matrix/client/timeline.h"
+#include "support/log.h"
 
 /* The request of a loop is written: ask after the COMMIT. */
 static int loop_ready(struct engine_loop *loop)
@@ -170,12 +172,60 @@ static int sync_start(struct engine *engine, struct sql_unit *unit)
     return loop_ready(loop);
 }
 
-/* The server may have forgotten the filter: make it again, later. */
-static int sync_on_refused(struct engine *engine)
+/* An answer over the limit stays so until rooms are left. */
+static void sync_on_too_big(struct engine *engine)
 {
+    struct engine_loop *loop = &engine->loops[LOOP_SYNC];
+
+    log_write(LOG_ERROR, "matrix", "sync-too-large",
+        (const struct log_field[]){
+            LOG_INT("limitBytes", (int64_t)mxclient_call_rules[MXCLIENT_SYNC].answer_bytes_max) },
+        1);
+    loop->is_wanted = true;
+    loop->due_ns = engine_in_ns(engine, ENGINE_TOO_BIG_MS);
+}
+
+/* The server may have forgotten the filter: make it again, later. */
+static int sync_on_refused(struct engine *engine, const struct mxclient_outcome *outcome)
+{
+    engine->status.sync_error = outcome->error != 0 ? outcome->error : TR_EACCES;
+    if (outcome->error == TR_ETOOBIG) {
+        sync_on_too_big(engine);
+        return 0;
+    }
     buffer_clear(&engine->client.session.filter_id);
     loop_back_off(engine, &engine->loops[LOOP_SYNC]);
     return 0;
+}
+
+/* Watch a server whose token stands still though it took events of ours: it does not deliver them. Ask
+ * it again without a long poll. */
+static void sync_watch(struct engine *engine, bool is_still)
+{
+    if (!is_still) {
+        engine->moved_ns = engine->now_ns;
+        engine->unechoed_ns = 0;
+        engine->status.is_stalled = false;
+        return;
+    }
+    if (engine->unechoed_ns == 0 ||
+        engine->now_ns - engine->unechoed_ns < (uint64_t)ENGINE_STALL_MS * 1000000)
+        return;
+    LOG_PLAIN(LOG_WARN, "matrix", "sync-stalled");
+    engine->status.is_stalled = true;
+    engine->unechoed_ns = engine->now_ns;
+    engine->phase = ENGINE_LOADED;
+}
+
+/* Drop rows of the outbox that were sent long ago, once a day. */
+static void sync_prune(struct engine *engine, struct sql_unit *unit)
+{
+    int64_t now_ms = engine_now_ms(engine);
+
+    if (engine->pruned_ms != 0 && now_ms - engine->pruned_ms < ENGINE_PRUNE_MS)
+        return;
+    engine->pruned_ms = now_ms;
+    mxstore_prune_outbox(unit, now_ms - ENGINE_SENT_LIFE_MS);
 }
 
 static int sync_take(struct engine *engine, const struct mxclient_outcome *outcome,
@@ -186,22 +236,25 @@ static int sync_take(struct engine *engine, const struct mxclient_outcome *outco
     int rc;
 
     if (outcome->verdict != MXCLIENT_DONE)
-        return sync_on_refused(engine);
+        return sync_on_refused(engine, outcome);
     rc = mxclient_sync_take(&engine->client, body, engine_now_ms(engine),
         (engine->now_ns - loop->asked_ns) / 1000000, unit, &news);
     if (rc == TR_EPROTO) {
+        engine->status.sync_error = rc;
         loop_back_off(engine, loop);
         return 0;
     }
     tr_assert(engine->phase != ENGINE_EMPTY);
     engine->phase = ENGINE_SYNCED;
+    sync_watch(engine, news.is_still);
+    sync_prune(engine, unit);
     engine->is_unit_news = news.events > news.held;
-    engine->status.error = 0;
-    engine->status.synced_ms = engine_now_ms(engine);
+    engine->status.error = engine->status.sync_error = 0;
+    engine->status.synced_ms = mxclient_wall_ms(&engine->client, engine_now_ms(engine));
     engine_want_all(engine);
     loop->failures = 0;
     loop->due_ns = engine_in_ns(engine, news.pause_ms);
-    engine->loops[LOOP_GAP].due_ns = 0; /* there may be a new one */
+    engine_want_now(engine, LOOP_GAP); /* there may be a new one */
     engine_want_verify(engine);
     return rc;
 }
@@ -273,10 +326,40 @@ static int unwedge_take(struct engine *engine, const struct mxclient_outcome *ou
 
     (void)unit;
     loop->is_wanted = engine->loops[LOOP_OUTBOX].is_wanted = true;
+    engine_want_key_request(engine);
     if (loop->request.call != MXCLIENT_KEYS_CLAIM)
         return 0;
     return mxclient_unwedge_claimed(
         &engine->client, outcome->verdict == MXCLIENT_DONE ? body : NULL, engine_now_ms(engine));
+}
+
+static int key_request_start(struct engine *engine, struct sql_unit *unit)
+{
+    struct engine_loop *loop = &engine->loops[LOOP_KEY_REQUEST];
+    int64_t now_ms = engine_now_ms(engine);
+    int64_t due_ms = mxclient_key_request_due_ms(&engine->client, now_ms);
+    enum mxclient_need need;
+    int rc;
+
+    if (due_ms > now_ms) {
+        loop->is_wanted = due_ms != INT64_MAX;
+        loop->due_ns = loop->is_wanted ? engine_in_ns(engine, (uint64_t)(due_ms - now_ms)) : 0;
+        return 0;
+    }
+    rc = mxclient_key_request_prepare(&engine->client, now_ms, unit, &need, &loop->request);
+    tr_assert(rc != 0 || need != MXCLIENT_NEED_ANSWER); /* it would be this loop's own */
+    if (rc == 0 && need == MXCLIENT_NEED_NOTHING)
+        loop->is_wanted = true; /* one was dropped; others may be due */
+    return rc != 0 || need == MXCLIENT_NEED_NOTHING ? rc : loop_ready(loop);
+}
+
+static int key_request_take(struct engine *engine, const struct mxclient_outcome *outcome,
+    const struct json *body, struct sql_unit *unit)
+{
+    engine_want_key_request(engine);
+    engine->loops[LOOP_UNWEDGE].is_wanted = engine->loops[LOOP_OUTBOX].is_wanted = true;
+    return mxclient_key_request_answered(
+        &engine->client, outcome->verdict, body, engine_now_ms(engine), unit);
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------- */
@@ -331,6 +414,7 @@ static int verify_take(struct engine *engine, const struct mxclient_outcome *out
     (void)body;
     (void)unit;
     engine_want_verify(engine);
+    engine_want_key_request(engine); /* it may have verified one of our own devices */
     return 0;
 }
 
@@ -366,6 +450,7 @@ static const struct {
     [LOOP_UPLOAD] = { upload_start, upload_take },
     [LOOP_QUERY] = { query_start, query_take },
     [LOOP_UNWEDGE] = { unwedge_start, unwedge_take },
+    [LOOP_KEY_REQUEST] = { key_request_start, key_request_take },
     [LOOP_OUTBOX] = { NULL, engine_outbox_take }, /* starts with a read: engine.c */
     [LOOP_GAP] = { gap_start, gap_take },
     [LOOP_ROOM] = { room_start, room_take },

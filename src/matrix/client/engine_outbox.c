@@ -31,6 +31,7 @@ static int outbox_send(struct engine *engine, struct mxclient_room *room,
     int64_t now_ms = engine_now_ms(engine);
     int rc;
 
+    engine->is_first_send = row->body.at == NULL;
     if (row->body.at != NULL)
         rc = mxclient_send_again(row, request);
     else
@@ -67,7 +68,9 @@ static int outbox_prepare(struct engine *engine, struct mxclient_room *room,
     case MXCLIENT_NEED_QUERY:
         engine->loops[LOOP_QUERY].is_wanted = true;
         break;
-    case MXCLIENT_NEED_TRUST:  /* the next /sync or query tries again */
+    case MXCLIENT_NEED_TRUST: /* the next /sync or query tries again */
+        engine->is_halted = true;
+        break;
     case MXCLIENT_NEED_ANSWER: /* LOOP_UNWEDGE tries again */
         break;
     }
@@ -87,11 +90,13 @@ static int outbox_try(struct engine *engine, const struct mxstore_outbox *row,
         rc = row->body.at != NULL ? outbox_send(engine, room, row, unit)
                                   : outbox_prepare(engine, room, row, unit);
     }
-    if (rc == TR_EACCES || rc == TR_EINVAL || rc == MX_ETOOBIG) {
+    if (rc == TR_EACCES || rc == TR_EINVAL || rc == MX_ETOOBIG || rc == MX_EALGORITHM) {
+        engine->client.unsent--;
         mxstore_fail_outbox(unit, row->txn_id,
-            rc == TR_EACCES    ? SPAN("not a member of the room")
-            : rc == MX_ETOOBIG ? SPAN("too large")
-                               : SPAN("not a JSON object"));
+            rc == TR_EACCES       ? SPAN("not a member of the room")
+            : rc == MX_ETOOBIG    ? SPAN("too large")
+            : rc == MX_EALGORITHM ? SPAN("the encryption algorithm of the room is not known")
+                                  : SPAN("not a JSON object"));
         engine->loops[LOOP_OUTBOX].is_wanted = true; /* for the next row */
         engine->is_unit_news = true;
         rc = 0;
@@ -108,6 +113,7 @@ int engine_outbox_choose(
     int rc = 0;
 
     engine->has_unsent = sql_unit_rows(unsent, 0) > 0;
+    engine->is_halted = false;
     for (uint32_t i = 0; rc == 0 && !is_done && i < sql_unit_rows(unsent, 0); i++) {
         mxstore_row(unsent, 0, i, MXSTORE_IS_outbox, &row);
         rc = outbox_try(engine, &row, unit, &is_done);
@@ -117,19 +123,35 @@ int engine_outbox_choose(
 
 /* ---- outcomes --------------------------------------------------------------------------------- */
 
+/* The event comes back by /sync, perhaps before its answer. */
+static void outbox_expect_echo(struct engine *engine)
+{
+    const struct engine_loop *loop = &engine->loops[LOOP_OUTBOX];
+
+    if (engine->unechoed_ns == 0 && engine->is_first_send && loop->request.attempts == 1 &&
+        engine->moved_ns < loop->asked_ns)
+        engine->unechoed_ns = engine->now_ns;
+}
+
 static int outbox_take_event(struct engine *engine, const struct mxclient_outcome *outcome,
     const struct json *body, struct sql_unit *unit)
 {
     struct span txn_id = mxclient_span(&engine->sending_txn), event_id;
 
     engine->is_unit_news = true; /* a job may wait for this event */
-    if (outcome->verdict != MXCLIENT_DONE)
+    if (outcome->verdict == MXCLIENT_DONE &&
+        !mxclient_read_id(json_get(body, "event_id"), &event_id)) {
+        /* A 200 without an id is no answer: send it again. */
+        engine->loops[LOOP_OUTBOX].due_ns = engine_in_ns(engine, ENGINE_PAUSE_MS);
+        return 0;
+    }
+    if (outcome->verdict == MXCLIENT_DONE) {
+        mxstore_sent_outbox(unit, txn_id, event_id);
+        outbox_expect_echo(engine);
+    } else
         mxstore_fail_outbox(
             unit, txn_id, outcome->errcode[0] != 0 ? span_of(outcome->errcode) : SPAN("refused"));
-    else if (mxclient_read_id(json_get(body, "event_id"), &event_id))
-        mxstore_sent_outbox(unit, txn_id, event_id);
-    else /* a 200 without an id is no answer: send it again */
-        engine->loops[LOOP_OUTBOX].due_ns = engine_in_ns(engine, ENGINE_PAUSE_MS);
+    engine->client.unsent--;
     return 0;
 }
 
@@ -167,6 +189,7 @@ int engine_outbox_take(struct engine *engine, const struct mxclient_outcome *out
     case SENDING_MEMBERS:
         return outbox_take_members(engine, room, outcome, body, unit);
     case SENDING_CLAIM:
+        engine_want_key_request(engine); /* it may wait for this claim */
         return mxclient_send_claimed(
             &engine->client, room, is_done ? body : NULL, engine_now_ms(engine));
     case SENDING_SHARE:

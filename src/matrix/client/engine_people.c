@@ -52,7 +52,7 @@ static void people_query(struct engine *engine, struct tr_context *ctx, struct m
         engine_fall(engine, rc);
         return;
     }
-    engine_queue_add(&engine->readers, job);
+    engine_job_wait(engine, job);
     engine->loops[LOOP_QUERY].is_wanted = true;
     engine_store(engine, ctx, unit);
 }
@@ -70,7 +70,7 @@ void engine_job_devices(struct engine *engine, struct tr_context *ctx, struct mx
     if (!job->is_begun || user == NULL)
         people_query(engine, ctx, job);
     else if (user->is_outdated)
-        engine_queue_add(&engine->readers, job);
+        engine_job_wait(engine, job);
     else
         engine_job_answer(job, people_list(user, &job->text));
 }
@@ -135,8 +135,7 @@ void engine_job_import(struct engine *engine, struct tr_context *ctx, struct mxe
 
 void engine_want_verify(struct engine *engine)
 {
-    engine->loops[LOOP_VERIFY].is_wanted = true;
-    engine->loops[LOOP_VERIFY].due_ns = 0;
+    engine_want_now(engine, LOOP_VERIFY);
 }
 
 /* End a step of a user: the unit answers the job, or `rc` does. */
@@ -175,7 +174,7 @@ void engine_job_verify(struct engine *engine, struct tr_context *ctx, struct mxe
         return;
     }
     if (user->is_outdated) {
-        engine_queue_add(&engine->readers, job);
+        engine_job_wait(engine, job);
         return;
     }
     unit = sql_unit_create(0);
@@ -203,7 +202,7 @@ void engine_job_news(struct engine *engine, struct tr_context *ctx, struct mxeng
     if (job->seq < 1)
         job->seq = 1;
     if (job->seq > engine->news_seq) {
-        engine_queue_add(&engine->readers, job);
+        engine_job_wait(engine, job);
         return;
     }
     job->news = engine->news[job->seq % MXENGINE_NEWS_MAX];

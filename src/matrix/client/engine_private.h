@@ -13,11 +13,12 @@ enum engine_loop_kind {
     LOOP_UPLOAD, /* our keys */
     LOOP_QUERY,  /* devices of others */
     LOOP_UNWEDGE,
-    LOOP_OUTBOX, /* members, claims and shares of the next event's room; then the event */
-    LOOP_GAP,    /* timelines */
-    LOOP_ROOM,   /* create, invite, join, leave */
-    LOOP_VERIFY, /* messages and time limits of verifications */
-    LOOP_MEDIA,  /* uploads and downloads */
+    LOOP_KEY_REQUEST, /* to and from our own verified devices */
+    LOOP_OUTBOX,      /* members, claims and shares of the next event's room; then the event */
+    LOOP_GAP,         /* timelines */
+    LOOP_ROOM,        /* create, invite, join, leave */
+    LOOP_VERIFY,      /* messages and time limits of verifications */
+    LOOP_MEDIA,       /* uploads and downloads */
     LOOPS,
 };
 
@@ -58,7 +59,16 @@ struct engine_queue {
 /* The purpose of the request of LOOP_OUTBOX. */
 enum engine_sending { SENDING_EVENT, SENDING_MEMBERS, SENDING_CLAIM, SENDING_SHARE };
 
-enum { ENGINE_RELEASE_ROOMS = 16, ENGINE_OUTBOX_HEADS = 64, ENGINE_PAUSE_MS = 60 * 1000 };
+enum {
+    ENGINE_RELEASE_ROOMS = 16,
+    ENGINE_OUTBOX_HEADS = 64,
+    ENGINE_PAUSE_MS = 60 * 1000,
+    ENGINE_TOO_BIG_MS = 60 * 60 * 1000,
+    ENGINE_FORGET_BYTES = 1 << 20,
+    ENGINE_STALL_MS = 5 * 60 * 1000, /* our own events come back sooner */
+    ENGINE_PRUNE_MS = 24 * 60 * 60 * 1000,
+    ENGINE_SENT_LIFE_MS = 7 * 24 * 60 * 60 * 1000
+};
 
 /* The held events that are tried again. */
 struct engine_release {
@@ -91,8 +101,14 @@ struct engine {
     enum engine_sending sending;
     struct buffer sending_room;
     struct buffer sending_txn;
+    bool is_halted;           /* the policy holds an event back */
+    int64_t pruned_ms;        /* when sent rows were dropped last; 0: not in this life */
+    bool is_first_send;       /* of the event under way: the server cannot have had it before */
+    uint64_t moved_ns;        /* when the token of /sync moved last */
+    uint64_t unechoed_ns;     /* an event was sent then, and the token has not moved since; or 0 */
     uint32_t sending_members; /* member_changes of the room when its members were asked for */
     struct engine_release release;
+    struct span forgotten; /* text of the answer to /sync that is read and not given back yet */
     /* jobs */
     struct engine_queue jobs;    /* not started */
     struct engine_queue rooms;   /* for LOOP_ROOM */
@@ -131,10 +147,16 @@ void engine_read(
     struct engine *engine, struct tr_context *ctx, enum engine_unit purpose, struct sql_unit *unit);
 /* Drop all that is in memory after `rc`; load it again after a pause. */
 void engine_fall(struct engine *engine, int rc);
+/* Return whether the login has ended: for good, or until a user logs in again. */
+bool engine_is_over(const struct engine *engine);
 /* Return the tag of a loop's last ask. */
 uint32_t engine_tag(const struct engine *engine, enum engine_loop_kind kind);
+/* Say that a loop may start now. A request that waits for its next try keeps its pause. */
+void engine_want_now(struct engine *engine, enum engine_loop_kind kind);
 /* Say that anything may have become due. */
 void engine_want_all(struct engine *engine);
+/* Say that a key request or an answer to one may be due. */
+void engine_want_key_request(struct engine *engine);
 /* Put jobs that wait for news back into the queue. */
 void engine_wake_readers(struct engine *engine);
 
@@ -171,6 +193,8 @@ void engine_job_answer(struct mxengine_job *job, int status);
 /* Answer *job, if there is one, and null it. */
 void engine_job_end(struct mxengine_job **job, int status);
 void engine_jobs_end(struct engine_queue *queue, int status);
+/* Let a job wait for news. After the end of the login there is none: the job ends, with the reason. */
+void engine_job_wait(struct engine *engine, struct mxengine_job *job);
 /* Start the first job of the queue. */
 void engine_job_start(struct engine *engine, struct tr_context *ctx);
 /* Take the rows of a job that reads. */

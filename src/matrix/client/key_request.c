@@ -151,18 +151,43 @@ bool mxclient_key_request_is_asked(const struct mxclient *client, const struct j
 
 /* ---- keys that we are asked for --------------------------------------------------------------- */
 
-/* Return a device of our own user that may ask and be asked, or NULL. */
-static const struct mxclient_device *key_request_device(
+/* Return another device of our own user that is neither gone nor blocked, or NULL. */
+static const struct mxclient_device *key_request_own(
     const struct mxclient *client, struct span device_id)
 {
     const struct mxclient_session *session = &client->session;
     const struct mxclient_device *device = mxclient_devices_find(
         &client->devices, (struct mxclient_place){ mxclient_span(&session->user_id), device_id });
 
-    return device != NULL && device->trust == MXSTORE_VERIFIED && !device->is_deleted &&
+    return device != NULL && device->trust != MXSTORE_BLOCKED && !device->is_deleted &&
                    !span_equal(device_id, mxclient_span(&session->device_id))
                ? device
                : NULL;
+}
+
+/* Return a device of our own user that is asked and answered, or NULL. */
+static const struct mxclient_device *key_request_device(
+    const struct mxclient *client, struct span device_id)
+{
+    const struct mxclient_device *device = key_request_own(client, device_id);
+
+    return device != NULL && device->trust == MXSTORE_VERIFIED ? device : NULL;
+}
+
+/* Return whether the request of a device may wait for the device's verification, or needs not. */
+static bool key_request_may_wait(const struct mxclient *client, struct span device_id)
+{
+    uint32_t waiting = 0;
+
+    if (key_request_device(client, device_id) != NULL)
+        return true;
+    for (uint32_t i = 0; i < client->key_requests.forwards.count; i++) {
+        const struct mxclient_forward *forward = key_request_forward(client, i);
+
+        waiting += forward->answered_ms == 0 &&
+                   key_request_device(client, mxclient_span(&forward->device_id)) == NULL;
+    }
+    return waiting < MXCLIENT_FORWARDS_WAITING_MAX;
 }
 
 /* Drop one answered request if the limit is reached; false if all wait for their answers. */
@@ -203,7 +228,7 @@ static bool key_request_take(struct mxclient *client, struct span device_id, str
         mxclient_index_find_pair(&client->key_requests.forwards, device_id, request_id);
     struct span algorithm, room_id, session_id;
 
-    if (key_request_device(client, device_id) == NULL ||
+    if (key_request_own(client, device_id) == NULL ||
         !json_string(json_get(body, "algorithm"), &algorithm) ||
         !span_is(algorithm, MXCLIENT_MEGOLM) ||
         !mxclient_read_id(json_get(body, "room_id"), &room_id) ||
@@ -215,7 +240,7 @@ static bool key_request_take(struct mxclient *client, struct span device_id, str
             known->answered_ms = 0;
         return true;
     }
-    if (!key_request_make_place(client))
+    if (!key_request_may_wait(client, device_id) || !key_request_make_place(client))
         return false;
     *ret_rc = key_request_add(client, device_id, request_id, room_id, session_id);
     return true;
@@ -371,8 +396,9 @@ static int key_request_answer(struct mxclient *client, struct mxclient_forward *
         mxclient_span(&forward->device_id) };
     struct mxclient_peer *peer;
 
-    if (device == NULL) { /* it was verified when it asked */
-        forward->answered_ms = now_ms;
+    if (device == NULL) {
+        if (key_request_own(client, place.device_id) == NULL)
+            forward->answered_ms = now_ms; /* it is gone or blocked */
         return 0;
     }
     peer = mxclient_olm_peer(client, device);
@@ -383,9 +409,10 @@ static int key_request_answer(struct mxclient *client, struct mxclient_forward *
         client->key_requests.forwarding = forward;
         return key_request_give(client, forward, device, unit, request);
     }
-    if (now_ms < peer->next_claim_ms)
+    if (now_ms < peer->next_claim_ms || peer->claiming != MXCLIENT_NOT_CLAIMING)
         return 0;
     *ret_need = MXCLIENT_NEED_CLAIM;
+    peer->claiming = MXCLIENT_CLAIMING_TO_FORWARD;
     client->key_requests.forwarding = forward;
     client->key_requests.is_claiming = true;
     mxclient_claim_request(request, &place, 1);
@@ -417,6 +444,61 @@ int mxclient_key_request_prepare(struct mxclient *client, int64_t now_ms, struct
     return rc;
 }
 
+/* Return when a device's request can be answered. A claim of another activity has no time: its
+ * answer comes first. */
+static int64_t key_request_forward_due_ms(
+    struct mxclient *client, const struct mxclient_forward *forward)
+{
+    const struct mxclient_device *device =
+        key_request_device(client, mxclient_span(&forward->device_id));
+    const struct mxclient_peer *peer;
+
+    if (forward->answered_ms != 0)
+        return INT64_MAX;
+    if (device == NULL)
+        return key_request_own(client, mxclient_span(&forward->device_id)) == NULL ? 0 : INT64_MAX;
+    if (mxclient_olm_is_ready(client, device))
+        return 0;
+    peer = mxclient_olm_peer(client, device);
+    return peer == NULL || peer->claiming != MXCLIENT_NOT_CLAIMING ? INT64_MAX
+                                                                   : peer->next_claim_ms;
+}
+
+/* Return whether one of our own devices can be asked. */
+static bool key_request_has_devices(const struct mxclient *client)
+{
+    const struct mxclient_user *user =
+        mxclient_devices_user(&client->devices, mxclient_span(&client->session.user_id));
+
+    for (uint32_t i = 0; user != NULL && i < user->devices.count; i++)
+        if (key_request_device(client, mxclient_id(user->devices.entries[i])) != NULL)
+            return true;
+    return false;
+}
+
+int64_t mxclient_key_request_due_ms(struct mxclient *client, int64_t now_ms)
+{
+    const struct mxclient_key_requests *requests = &client->key_requests;
+    bool has_devices = key_request_has_devices(client);
+    int64_t due = INT64_MAX, at;
+
+    for (uint32_t i = 0; i < requests->asks.count; i++) {
+        const struct mxclient_ask *ask = key_request_ask(client, i);
+
+        if (ask->asking == MXSTORE_CAME)
+            due = 0;
+        else if (ask->asking == MXSTORE_WANTED && has_devices) {
+            at = ask->created_ms > now_ms ? now_ms : ask->created_ms + MXCLIENT_ASK_AFTER_MS;
+            due = at < due ? at : due;
+        }
+    }
+    for (uint32_t i = 0; i < requests->forwards.count; i++) {
+        at = key_request_forward_due_ms(client, key_request_forward(client, i));
+        due = at < due ? at : due;
+    }
+    return due < requests->next_ms ? requests->next_ms : due;
+}
+
 /* ---- outcomes --------------------------------------------------------------------------------- */
 
 static int key_request_claimed(struct mxclient *client, const struct json *answer, int64_t now_ms)
@@ -430,6 +512,8 @@ static int key_request_claimed(struct mxclient *client, const struct json *answe
     int rc =
         peer == NULL ? TR_ENOMEM : mxclient_claim_read(answer, place, &device->signing_key, &key);
 
+    if (peer != NULL)
+        peer->claiming = MXCLIENT_NOT_CLAIMING;
     if (rc == 0)
         rc = mxclient_olm_start(client, device, &key, now_ms);
     if (rc != 0 && rc != TR_ENOMEM) {

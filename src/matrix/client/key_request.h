@@ -2,7 +2,8 @@
 /* key_request.h: keys asked from our other devices, and given to them (m.room_key_request,
  * m.forwarded_room_key).
  *
- * 1. Only verified devices of our own user are asked, answered and believed.
+ * 1. Only verified devices of our own user are asked, answered and believed. The request of a device
+ *    that is not verified waits: the device may believe that the verification has ended before we do.
  * 2. A key is asked for once, some seconds after an event was held for it: most keys are only late. A
  *    request that stays without an answer for a day may be asked again, if the limit needs its place.
  *    After the key has come, from whomever, the request is cancelled.
@@ -16,8 +17,9 @@
 #include "matrix/client/client.h"
 
 enum {
-    MXCLIENT_ASKS_MAX = 256,     /* further keys are not asked for */
-    MXCLIENT_FORWARDS_MAX = 256, /* further requests are ignored and counted */
+    MXCLIENT_ASKS_MAX = 256,            /* further keys are not asked for */
+    MXCLIENT_FORWARDS_MAX = 256,        /* further requests are ignored and counted */
+    MXCLIENT_FORWARDS_WAITING_MAX = 64, /* of them, of devices that are not verified */
     MXCLIENT_ASK_AFTER_MS = 10 * 1000,
     MXCLIENT_ASK_LIFE_MS = 24 * 60 * 60 * 1000,
     MXCLIENT_FORWARD_AGAIN_MS = 5 * 60 * 1000,
@@ -65,6 +67,8 @@ int mxclient_key_request_take(struct mxclient *client, const struct json *value,
  * way. Call it after each sync and each answer. TR_ENOMEM. */
 int mxclient_key_request_prepare(struct mxclient *client, int64_t now_ms, struct sql_unit *unit,
     enum mxclient_need *ret_need, struct mxclient_request *request);
+/* Return when the next request or answer is due; INT64_MAX: not before another event. */
+int64_t mxclient_key_request_due_ms(struct mxclient *client, int64_t now_ms);
 /* Take the outcome of that request, MXCLIENT_DONE or MXCLIENT_REFUSED, with the answer to a claim.
  * TR_ENOMEM. */
 int mxclient_key_request_answered(struct mxclient *client, enum mxclient_verdict verdict,

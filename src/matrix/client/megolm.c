@@ -220,8 +220,10 @@ int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient
     struct span algorithm, body;
     int rc;
 
+    if (json_string(json_get(event->content, "algorithm"), &algorithm) &&
+        !span_is(algorithm, MXCLIENT_MEGOLM))
+        return MX_EALGORITHM;
     if (!json_string(json_get(event->content, "algorithm"), &algorithm) ||
-        !span_is(algorithm, MXCLIENT_MEGOLM) ||
         !mxclient_read_id(json_get(event->content, "session_id"), &text.session_id) ||
         !json_string(json_get(event->content, "ciphertext"), &body))
         return MX_EFORMAT;

@@ -360,8 +360,9 @@ int mxclient_unwedge_prepare(struct mxclient *client, int64_t now_ms, struct sql
     if (client->is_unwedging)
         return 0;
     while (count < MXCLIENT_SHARES_PER_REQUEST && olm_next(client, &walk))
-        if (walk.peer->is_wedged && !walk.peer->is_claiming && now_ms >= walk.peer->next_claim_ms) {
-            walk.peer->is_claiming = walk.peer->is_unwedging = true;
+        if (walk.peer->is_wedged && walk.peer->claiming == MXCLIENT_NOT_CLAIMING &&
+            now_ms >= walk.peer->next_claim_ms) {
+            walk.peer->claiming = MXCLIENT_CLAIMING_TO_UNWEDGE;
             places[count++] = walk.place;
         }
     if (count > 0) {
@@ -385,9 +386,9 @@ int mxclient_unwedge_claimed(struct mxclient *client, const struct json *answer,
         struct mx_key key;
         int rc;
 
-        if (!walk.peer->is_unwedging)
+        if (walk.peer->claiming != MXCLIENT_CLAIMING_TO_UNWEDGE)
             continue;
-        walk.peer->is_claiming = walk.peer->is_unwedging = false;
+        walk.peer->claiming = MXCLIENT_NOT_CLAIMING;
         rc = mxclient_claim_read(answer, walk.place, &walk.at->signing_key, &key);
         if (rc == 0)
             rc = mxclient_olm_start(client, walk.at, &key, now_ms);

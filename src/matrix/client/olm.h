@@ -24,14 +24,21 @@ struct mxclient_olm {
     int64_t received_ms;
 };
 
+/* The activity whose claim of a one-time key is under way: a device has one at a time. */
+enum mxclient_claiming {
+    MXCLIENT_NOT_CLAIMING,
+    MXCLIENT_CLAIMING_TO_SEND,
+    MXCLIENT_CLAIMING_TO_UNWEDGE,
+    MXCLIENT_CLAIMING_TO_FORWARD,
+};
+
 /* The sessions with one device, by its identity key. */
 struct mxclient_peer {
     struct mxclient_entry entry; /* the key as text */
     struct mxclient_olm sessions[MXCLIENT_OLM_PER_DEVICE];
     uint32_t count;
-    bool is_wedged;        /* needs a new session */
-    bool is_claiming;      /* a claim for it is under way */
-    bool is_unwedging;     /* that claim is the one for wedged sessions */
+    bool is_wedged; /* needs a new session */
+    enum mxclient_claiming claiming;
     bool needs_dummy;      /* has one in place of a wedged one: a message must tell the peer */
     int64_t next_claim_ms; /* the server had no key for it */
 };

@@ -108,6 +108,95 @@ bool mxclient_read_id(const struct json *value, struct span *ret_id)
     return true;
 }
 
+/* ---- repairing -------------------------------------------------------------------------------- */
+
+/* Replace each byte that is not part of a character by '?'; returns their number. */
+static uint64_t request_repair_bytes(char *text, size_t size)
+{
+    uint64_t repaired = 0;
+
+    for (size_t i = 0; i < size;) {
+        unsigned char byte = (unsigned char)text[i];
+        size_t length = byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+
+        if (length <= size - i && json_is_utf8((struct span){ text + i, length }))
+            i += length;
+        else {
+            text[i++] = '?';
+            repaired++;
+        }
+    }
+    return repaired;
+}
+
+/* Read an escape of a surrogate; 0: it is something else. */
+static unsigned request_surrogate(const char *text, size_t size)
+{
+    unsigned code = 0;
+
+    if (size < 6 || text[0] != '\\' || text[1] != 'u')
+        return 0;
+    for (int i = 2; i < 6; i++) {
+        static const char digits[] = "0123456789abcdefABCDEF";
+        const char *digit = text[i] == 0 ? NULL : strchr(digits, text[i]);
+
+        if (digit == NULL)
+            return 0;
+        code = code << 4 | (unsigned)(digit - digits > 15 ? digit - digits - 6 : digit - digits);
+    }
+    return code >= 0xd800 && code < 0xe000 ? code : 0;
+}
+
+/* Replace each escape of a surrogate that has no other half; returns their number. */
+static uint64_t request_repair_escapes(char *text, size_t size)
+{
+    static const char replacement[] = { 'f', 'f', 'f', 'd' };
+    uint64_t repaired = 0;
+    char *at;
+
+    for (size_t i = 0; (at = memchr(text + i, '\\', size - i)) != NULL;) {
+        unsigned code, next;
+
+        i = (size_t)(at - text);
+        code = request_surrogate(at, size - i);
+        next = code == 0 ? 0 : request_surrogate(at + 6, size - i - 6);
+        if (code != 0 && code < 0xdc00 && next >= 0xdc00)
+            i += 12;
+        else if (code != 0) {
+            memcpy(at + 2, replacement, sizeof replacement);
+            repaired++;
+            i += 6;
+        } else
+            i += size - i < 2 ? 1 : 2;
+    }
+    return repaired;
+}
+
+/* Parse a body that may have to be repaired, in its own memory or in a copy. */
+static int request_parse(
+    const struct mxclient_answer *answer, struct json_doc *doc, uint64_t *ret_repaired)
+{
+    bool is_utf8 = json_is_utf8(answer->body);
+    struct buffer copy = { 0 };
+    char *text = answer->text;
+    int rc;
+
+    if (answer->body.size == 0)
+        return TR_EPROTO;
+    if (text == NULL) {
+        rc = buffer_span(&copy, answer->body);
+        if (rc != 0)
+            return rc;
+        text = copy.bytes;
+    }
+    *ret_repaired = is_utf8 ? 0 : request_repair_bytes(text, answer->body.size);
+    *ret_repaired += request_repair_escapes(text, answer->body.size);
+    rc = answer->text != NULL ? json_parse(doc, text, answer->body.size, 0)
+                              : json_parse_copy(doc, (struct span){ text, answer->body.size }, 0);
+    mx_wipe_buffer(&copy); /* it may have a token in it */
+    return rc;
+}
+
 /* ---- judging ---------------------------------------------------------------------------------- */
 
 static uint64_t request_random_below(const struct mx_random *random, uint64_t bound)
@@ -214,7 +303,7 @@ void mxclient_request_judge(struct mxclient_request *request, const struct mxcli
         if (answer->body.size > mxclient_call_rules[request->call].answer_bytes_max)
             outcome.error = TR_ETOOBIG;
         else
-            outcome.error = json_parse_copy(doc, answer->body, 0);
+            outcome.error = request_parse(answer, doc, &outcome.repaired);
         if (outcome.error == 0)
             body = json_root(doc);
         if (outcome.error != TR_ETOOBIG && outcome.error != TR_ENOMEM &&

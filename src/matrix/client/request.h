@@ -4,7 +4,8 @@
  *
  * 1. Every call is a row of one table: method, path, time limit, size limit, retry class.
  * 2. An answer has exactly one verdict. A body that is cut or is no JSON object is no answer: it
- *    counts like a lost connection.
+ *    counts like a lost connection. Bytes that are not UTF-8 are replaced: one odd event in an answer
+ *    that comes again and again must not stop the account.
  * 3. Waiting times come from the server, bounded, or from a back-off with jitter. They are never
  *    zero, so a client never spins.
  * 4. A repeated request has the same target and body, hence the same transaction id. */
@@ -32,11 +33,12 @@ enum mxclient_retry {
     X(REFRESH, POST, "/_matrix/client/v3/refresh", BUDGET, 30000, 64, false)                       \
     X(LOGOUT, POST, "/_matrix/client/v3/logout", BUDGET, 30000, 64, true)                          \
     X(FILTER, POST, "/_matrix/client/v3/user/{}/filter", FOREVER, 30000, 64, true)                 \
-    X(SYNC, GET, "/_matrix/client/v3/sync", FOREVER, 110000, 131072, true)                         \
+    X(SYNC, GET, "/_matrix/client/v3/sync", FOREVER, 110000, 65536, true)                          \
     X(SEND, PUT, "/_matrix/client/v3/rooms/{}/send/{}/{}", FOREVER, 20000, 64, true)               \
     X(TO_DEVICE, PUT, "/_matrix/client/v3/sendToDevice/{}/{}", FOREVER, 30000, 64, true)           \
     X(MESSAGES, GET, "/_matrix/client/v3/rooms/{}/messages", FOREVER, 60000, 32768, true)          \
     X(MEMBERS, GET, "/_matrix/client/v3/rooms/{}/members", FOREVER, 60000, 65536, true)            \
+    X(STATE, GET, "/_matrix/client/v3/rooms/{}/state/{}", BUDGET, 30000, 128, true)                \
     X(CREATE_ROOM, POST, "/_matrix/client/v3/createRoom", NEVER, 60000, 64, true)                  \
     X(INVITE, POST, "/_matrix/client/v3/rooms/{}/invite", BUDGET, 30000, 64, true)                 \
     X(JOIN, POST, "/_matrix/client/v3/join/{}", BUDGET, 60000, 64, true)                           \
@@ -97,6 +99,9 @@ struct mxclient_answer {
     uint32_t status;         /* of HTTP */
     struct span retry_after; /* the header, or absent */
     struct span body;
+    /* The body again, in memory that the caller no longer needs and JSON_PADDING_BYTES longer: it is
+     * parsed there, and stays as long as the document. NULL: it is copied. */
+    char *text;
 };
 
 enum mxclient_verdict {
@@ -111,10 +116,11 @@ struct mxclient_outcome {
     bool is_soft_logout; /* with MXCLIENT_TOKEN */
     int error;           /* the transport's error, or TR_EPROTO for a body that is no JSON object */
     uint32_t status;
+    uint64_t repaired; /* characters of the body that were not Unicode, and are '?' or U+FFFD now */
     char errcode[MXCLIENT_ERRCODE_BYTES_MAX + 1]; /* "M_FORBIDDEN"; "" without one */
 };
 /* Judge the answer to a request and count the attempt. With MXCLIENT_DONE the document has its body,
- * an object whose texts point into the document. Equal keys and deep nesting are allowed here: one odd
+ * an object whose texts point into the document, or into the answer's text. Equal keys and deep nesting are allowed here: one odd
  * event must not stop the sync. Signatures refuse them, by the canonical form. */
 void mxclient_request_judge(struct mxclient_request *request, const struct mxclient_answer *answer,
     const struct mx_random *random, struct json_doc *doc, struct mxclient_outcome *ret_outcome);

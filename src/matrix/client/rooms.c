@@ -44,7 +44,12 @@ bool mxclient_event_read(const struct json *value, struct mxclient_event *ret_ev
 
 static void rooms_free_room(void *object)
 {
-    mxclient_index_fini(&((struct mxclient_room *)object)->members, NULL);
+    struct mxclient_room *room = object;
+
+    mxclient_index_fini(&room->members, NULL);
+    buffer_free(&room->algorithm);
+    buffer_free(&room->name);
+    buffer_free(&room->inviter);
 }
 
 void mxclient_rooms_fini(struct mxclient_rooms *rooms)
@@ -98,7 +103,17 @@ int mxclient_rooms_load(struct mxclient_rooms *rooms, const struct mxstore_room 
     room->rotation_messages = row->rotation_messages;
     room->has_new_keys = true; /* held events are tried once after a start */
     room->is_changed = false;
-    return 0;
+    room->power = (struct mxclient_power){ row->own_level, row->invite_level, row->state_level };
+    (void)buffer_span(&room->algorithm, row->algorithm);
+    (void)buffer_span(&room->name, row->name);
+    (void)buffer_span(&room->inviter, row->inviter);
+    return room->algorithm.failed | room->name.failed | room->inviter.failed;
+}
+
+/* Return a text as a column; an empty one is absent. */
+static struct span rooms_column(const struct buffer *text)
+{
+    return text->size == 0 ? (struct span){ NULL, 0 } : (struct span){ text->bytes, text->size };
 }
 
 void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit)
@@ -111,7 +126,13 @@ void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit)
             .is_encrypted = room->encryption != MXCLIENT_PLAIN,
             .rotation_ms = room->rotation_ms,
             .rotation_messages = room->rotation_messages,
-            .is_sync_room = room->is_sync_room });
+            .is_sync_room = room->is_sync_room,
+            .name = rooms_column(&room->name),
+            .inviter = rooms_column(&room->inviter),
+            .algorithm = rooms_column(&room->algorithm),
+            .own_level = room->power.own,
+            .invite_level = room->power.invite,
+            .state_level = room->power.state });
     room->is_changed = false;
 }
 
@@ -122,6 +143,15 @@ static void rooms_rotate(struct mxclient_room *room)
 {
     if (room->encryption != MXCLIENT_PLAIN)
         room->encryption = MXCLIENT_ROTATING;
+}
+
+bool mxclient_room_can_encrypt(const struct mxclient_room *room)
+{
+    struct span algorithm = { room->algorithm.bytes, room->algorithm.size };
+
+    /* Rows of former versions have no algorithm: it was Megolm. */
+    return room->encryption == MXCLIENT_PLAIN || algorithm.size == 0 ||
+           span_is(algorithm, "m.megolm.v1.aes-sha2");
 }
 
 void mxclient_room_rotated(struct mxclient_room *room)
@@ -151,16 +181,72 @@ static int64_t rooms_read_limit(
     return limit < least ? least : limit > most ? most : limit;
 }
 
-static void rooms_take_encryption(struct mxclient_room *room, const struct json *content)
+/* Replace a text of a room. TR_ENOMEM. */
+static int rooms_set(struct mxclient_room *room, struct buffer *text, struct span value)
 {
+    if (span_equal((struct span){ text->bytes, text->size }, value))
+        return 0;
+    room->is_changed = true;
+    buffer_clear(text);
+    return buffer_span(text, value);
+}
+
+static int rooms_take_encryption(struct mxclient_room *room, const struct json *content)
+{
+    struct span algorithm;
+
     /* Also for an algorithm that we do not know: no plaintext goes out. */
     if (room->encryption == MXCLIENT_PLAIN)
         room->encryption = MXCLIENT_ENCRYPTED;
+    if (!mxclient_read_id(json_get(content, "algorithm"), &algorithm))
+        algorithm = SPAN("?"); /* an event without one must not count as one without need */
     room->rotation_ms = rooms_read_limit(json_get(content, "rotation_period_ms"),
         MXCLIENT_ROTATION_MS, MXCLIENT_ROTATION_MS_MIN, MXCLIENT_ROTATION_MS);
     room->rotation_messages = rooms_read_limit(json_get(content, "rotation_period_msgs"),
         MXCLIENT_ROTATION_MESSAGES, 1, MXCLIENT_ROTATION_MESSAGES_MAX);
     room->is_changed = true;
+    return rooms_set(room, &room->algorithm, algorithm);
+}
+
+/* Take a name. Control characters could write over a terminal: they become spaces. */
+static int rooms_take_name(struct mxclient_room *room, const struct json *content)
+{
+    char text[MXCLIENT_ROOM_NAME_BYTES_MAX];
+    struct span name = { NULL, 0 };
+
+    (void)json_string(json_get(content, "name"), &name);
+    if (name.size > sizeof text)
+        name.size = 0;
+    for (size_t i = 0; i < name.size; i++) {
+        unsigned char byte = (unsigned char)name.at[i];
+
+        text[i] = name.at[i];
+        if (byte < 0x20 || byte == 0x7f)
+            text[i] = ' ';
+    }
+    return rooms_set(room, &room->name, (struct span){ text, name.size });
+}
+
+static int64_t rooms_level(const struct json *value, int64_t fallback)
+{
+    int64_t level;
+
+    return json_int(value, &level) ? level : fallback;
+}
+
+static void rooms_take_power(
+    struct mxclient_room *room, const struct json *content, struct span user_id)
+{
+    struct mxclient_power power = {
+        .own = rooms_level(json_get_span(json_get(content, "users"), user_id),
+            rooms_level(json_get(content, "users_default"), 0)),
+        .invite = rooms_level(json_get(content, "invite"), 0),
+        .state = rooms_level(json_get(content, "state_default"), 50),
+    };
+
+    room->is_changed = room->is_changed || power.own != room->power.own ||
+                       power.invite != room->power.invite || power.state != room->power.state;
+    room->power = power;
 }
 
 static int rooms_take_member(
@@ -183,18 +269,37 @@ static int rooms_take_member(
     return 0;
 }
 
-int mxclient_room_take_state(
-    struct mxclient_room *room, const struct mxclient_event *event, bool is_limited)
+/* Note who has invited us. */
+static int rooms_take_inviter(struct mxclient_room *room, const struct mxclient_event *event)
 {
+    struct span membership;
+
+    if (!json_string(json_get(event->content, "membership"), &membership) ||
+        !span_is(membership, "invite"))
+        return 0;
+    return rooms_set(room, &room->inviter, event->sender);
+}
+
+int mxclient_room_take_state(struct mxclient_room *room, const struct mxclient_event *event,
+    struct span user_id, bool is_limited)
+{
+    int rc = 0;
+
     tr_assert(event->state_key.at != NULL);
     if (span_is(event->type, "m.room.member")) {
         room->member_changes++;
-        return rooms_take_member(room, event, is_limited);
+        if (span_equal(event->state_key, user_id))
+            rc = rooms_take_inviter(room, event);
+        return rc != 0 ? rc : rooms_take_member(room, event, is_limited);
     }
     if (event->state_key.size != 0)
         return 0;
     if (span_is(event->type, "m.room.encryption"))
-        rooms_take_encryption(room, event->content);
+        return rooms_take_encryption(room, event->content);
+    if (span_is(event->type, "m.room.name"))
+        return rooms_take_name(room, event->content);
+    if (span_is(event->type, "m.room.power_levels"))
+        rooms_take_power(room, event->content, user_id);
     else if (span_is(event->type, "m.room.history_visibility"))
         rooms_rotate(room);
     else if (span_is(event->type, "org.troupe.sync_room") ||
@@ -295,4 +400,10 @@ void mxclient_room_join_request(struct span room_id, struct mxclient_request *re
 void mxclient_room_leave_request(struct span room_id, struct mxclient_request *request)
 {
     rooms_put_empty_request(MXCLIENT_LEAVE, room_id, request);
+}
+
+void mxclient_room_state_request(
+    struct span room_id, struct span type, struct mxclient_request *request)
+{
+    mxclient_request_init(request, MXCLIENT_STATE, (struct span[]){ room_id, type });
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rooms.h: rooms as their state events describe them, and an event as it stands in an answer.
  *
- * 1. Encryption is sticky: no event and no row takes it back.
+ * 1. Encryption is sticky: no event and no row takes it back. In a room with an algorithm that is not
+ *    known here nobody sends.
  * 2. A room whose members are not all known has has_members false; nobody sends there before they
  *    are read.
  * 3. A room is ROTATING from a member's leave until the sending session is replaced. */
@@ -15,6 +16,7 @@
 enum {
     MXCLIENT_TYPE_BYTES_MAX = 255,
     MXCLIENT_EVENT_BYTES_MAX = 128 << 10, /* as JSON; servers refuse events over 64 KiB */
+    MXCLIENT_ROOM_NAME_BYTES_MAX = 1024,  /* a longer name is none */
     MXCLIENT_ROTATION_MESSAGES = 100,
     MXCLIENT_ROTATION_MESSAGES_MAX = 10000,
     MXCLIENT_ROTATION_MS = 7 * 24 * 60 * 60 * 1000,
@@ -46,10 +48,21 @@ struct mxclient_member {
 /* PLAIN ──m.room.encryption──▶ ENCRYPTED ──a member leaves──▶ ROTATING ──new session──▶ ENCRYPTED */
 enum mxclient_encryption { MXCLIENT_PLAIN, MXCLIENT_ENCRYPTED, MXCLIENT_ROTATING };
 
+/* Powers by m.room.power_levels; without that event all are 0. */
+struct mxclient_power {
+    int64_t own;
+    int64_t invite; /* needed to invite */
+    int64_t state;  /* needed to send state, unless the type of the event has a level of its own */
+};
+
 struct mxclient_room {
     struct mxclient_entry entry; /* its id */
     enum mxclient_membership membership;
     enum mxclient_encryption encryption;
+    struct buffer algorithm; /* of m.room.encryption; empty: none was given */
+    struct buffer name;      /* without control characters; empty: it has none */
+    struct buffer inviter;   /* empty: nobody has invited us */
+    struct mxclient_power power;
     bool is_sync_room;
     bool has_members;
     uint32_t member_changes; /* member events of /sync so far: an answer of /members may be older */
@@ -77,11 +90,11 @@ struct mxclient_room *mxclient_rooms_find(const struct mxclient_rooms *rooms, st
 /* Return the room, added if new; NULL: out of memory. */
 struct mxclient_room *mxclient_rooms_add(struct mxclient_rooms *rooms, struct span room_id);
 
-/* Take a state event; other types change nothing. `is_limited`: the answer has a gap before it, so
- * an absent member may have been there in between. TR_ENOMEM. */
-int mxclient_room_take_state(
-    struct mxclient_room *room, const struct mxclient_event *event, bool is_limited);
-/* Write the request for the members as they were at a token of /sync. */
+/* Take a state event; other types change nothing. `user_id` is our own. `is_limited`: the answer has a
+ * gap before it, so an absent member may have been there in between. TR_ENOMEM. */
+int mxclient_room_take_state(struct mxclient_room *room, const struct mxclient_event *event,
+    struct span user_id, bool is_limited);
+/* Write the request for the members as they were at a token of /sync; empty: as they are. */
 void mxclient_room_members_request(
     const struct mxclient_room *room, struct span at, struct mxclient_request *request);
 /* Take its answer: the members are known then. The caller tracks them (mxclient_sync_track).
@@ -96,6 +109,11 @@ void mxclient_room_invite_request(
     struct span room_id, struct span user_id, struct mxclient_request *request);
 void mxclient_room_join_request(struct span room_id, struct mxclient_request *request);
 void mxclient_room_leave_request(struct span room_id, struct mxclient_request *request);
+/* Write the request for the content of a state event whose state key is empty. */
+void mxclient_room_state_request(
+    struct span room_id, struct span type, struct mxclient_request *request);
+/* Return whether the room's algorithm is Megolm, as far as it is encrypted. */
+bool mxclient_room_can_encrypt(const struct mxclient_room *room);
 /* End ROTATING: the session for sending was replaced. The room is not plain. */
 void mxclient_room_rotated(struct mxclient_room *room);
 void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership);

@@ -124,10 +124,12 @@ static bool send_shares_hold(const struct mxclient *client, const struct mxclien
 static bool send_must_rotate(const struct mxclient *client, const struct mxclient_room *room,
     struct mxclient_outbound *outbound, int64_t now_ms)
 {
+    int64_t wall_ms = mxclient_wall_ms(client, now_ms); /* also the time in suspend counts */
+
     return outbound == NULL || outbound->outbound == NULL ||
            room->encryption == MXCLIENT_ROTATING ||
            outbound->message_count >= room->rotation_messages ||
-           now_ms - outbound->created_ms >= room->rotation_ms || now_ms < outbound->created_ms ||
+           wall_ms - outbound->created_ms >= room->rotation_ms || wall_ms < outbound->created_ms ||
            !send_shares_hold(client, room, outbound);
 }
 
@@ -149,7 +151,7 @@ static int send_rotate(
     }
     mxclient_outbound_fini(outbound);
     outbound->outbound = fresh;
-    outbound->created_ms = now_ms;
+    outbound->created_ms = mxclient_wall_ms(client, now_ms);
     outbound->message_count = 0;
     mxclient_room_rotated(room);
     return 0;
@@ -234,13 +236,14 @@ static int send_claim(struct mxclient *client, struct mxclient_room *room,
         peer = mxclient_olm_peer(client, walk.device);
         if (peer == NULL)
             return TR_ENOMEM;
-        if (peer->is_claiming) {
+        if (peer->claiming != MXCLIENT_NOT_CLAIMING) {
             *ret_need = MXCLIENT_NEED_ANSWER;
             continue;
         }
-        peer->is_claiming = now_ms >= peer->next_claim_ms;
-        if (peer->is_claiming)
+        if (now_ms >= peer->next_claim_ms) {
+            peer->claiming = MXCLIENT_CLAIMING_TO_SEND;
             places[count++] = send_place(&walk);
+        }
     }
     if (count > 0) {
         mxclient_claim_request(request, places, count);
@@ -264,9 +267,9 @@ int mxclient_send_claimed(struct mxclient *client, const struct mxclient_room *r
 
         if (peer == NULL)
             return TR_ENOMEM;
-        if (!peer->is_claiming || peer->is_unwedging)
+        if (peer->claiming != MXCLIENT_CLAIMING_TO_SEND)
             continue;
-        peer->is_claiming = false;
+        peer->claiming = MXCLIENT_NOT_CLAIMING;
         rc = mxclient_claim_read(answer, send_place(&walk), &walk.device->signing_key, &key);
         if (rc == 0)
             rc = mxclient_olm_start(client, walk.device, &key, now_ms);
@@ -436,6 +439,8 @@ int mxclient_send_prepare(struct mxclient *client, struct mxclient_room *room, i
     *ret_need = MXCLIENT_NEED_NOTHING;
     if (room->membership != MXCLIENT_JOINED)
         return TR_EACCES;
+    if (!mxclient_room_can_encrypt(room))
+        return MX_EALGORITHM;
     if (room->encryption == MXCLIENT_PLAIN)
         return 0;
     if (outbound != NULL && outbound->is_sharing)
@@ -559,6 +564,8 @@ int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *ro
 
     if (room->membership != MXCLIENT_JOINED)
         return TR_EACCES;
+    if (!mxclient_room_can_encrypt(room))
+        return MX_EALGORITHM;
     if (message->content.size > MXCLIENT_CONTENT_BYTES_MAX)
         return MX_ETOOBIG;
     rc = mxclient_is_id(message->type) ? send_parse(message->content, &doc) : TR_EINVAL;
@@ -582,6 +589,7 @@ int mxclient_send(struct mxclient *client, struct mxclient_room *room,
     int rc;
 
     tr_assert(room->membership == MXCLIENT_JOINED);
+    tr_assert(mxclient_room_can_encrypt(room));
     tr_assert(row->body.at == NULL && span_equal(row->room_id, mxclient_id(&room->entry)));
     rc = mxclient_body_open(client->session.key, row->txn_id, row->content, &content);
     if (rc == 0)

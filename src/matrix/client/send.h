@@ -34,7 +34,7 @@ struct mxclient_share {
 struct mxclient_outbound {
     struct mxclient_entry entry; /* the room's id */
     struct mx_outbound *outbound;
-    int64_t created_ms;
+    int64_t created_ms; /* by the wall clock */
     int64_t message_count;
     struct mxclient_index shares; /* of struct mxclient_share */
     bool is_sharing;              /* a request is under way */

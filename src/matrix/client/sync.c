@@ -130,6 +130,13 @@ static bool sync_is_echo(const struct mxclient_intake *intake, const struct mxcl
            mxclient_megolm_is_ours(intake->client, room, event);
 }
 
+static int sync_take_state_event(const struct mxclient_intake *intake, struct mxclient_room *room,
+    const struct mxclient_event *event)
+{
+    return mxclient_room_take_state(
+        room, event, mxclient_span(&intake->client->session.user_id), intake->is_limited);
+}
+
 int mxclient_intake_event(
     struct mxclient_intake *intake, struct mxclient_room *room, const struct json *value)
 {
@@ -140,7 +147,7 @@ int mxclient_intake_event(
         return 0;
     }
     if (event.state_key.at != NULL)
-        return intake->takes_state ? mxclient_room_take_state(room, &event, intake->is_limited) : 0;
+        return intake->takes_state ? sync_take_state_event(intake, room, &event) : 0;
     return sync_is_echo(intake, room, &event) ? 0 : sync_take_event(intake, room, &event);
 }
 
@@ -154,7 +161,7 @@ static int sync_take_state(
 
     for (struct json_iter it = json_iterate(events); rc == 0 && json_next(&it);)
         if (mxclient_event_read(it.value, &event) && event.state_key.at != NULL)
-            rc = mxclient_room_take_state(room, &event, intake->is_limited);
+            rc = sync_take_state_event(intake, room, &event);
         else
             intake->client->skipped++;
     return rc;
@@ -219,7 +226,7 @@ static int sync_take_room(struct mxclient_intake *intake, struct span room_id,
     const struct json *value, enum mxclient_membership membership)
 {
     const struct json *timeline = json_get(value, "timeline");
-    const struct json *after = json_get(value, "state_after");
+    const struct json *after = json_get(value, "state_after"), *state;
     bool is_new = mxclient_rooms_find(&intake->client->rooms, room_id) == NULL;
     struct mxclient_room *room = mxclient_rooms_add(&intake->client->rooms, room_id);
     int rc;
@@ -236,8 +243,11 @@ static int sync_take_room(struct mxclient_intake *intake, struct span room_id,
     /* With lazy members a gap may hide changes of members who sent nothing. */
     if (intake->is_limited && intake->client->session.filter_id.size > 0)
         room->has_members = false;
-    rc = sync_take_state(
-        intake, room, json_get(after != NULL ? after : json_get(value, "state"), "events"));
+    if (membership == MXCLIENT_INVITED)
+        state = json_get(value, "invite_state"); /* a part, without event ids */
+    else
+        state = after != NULL ? after : json_get(value, "state");
+    rc = sync_take_state(intake, room, json_get(state, "events"));
     /* The row of a new room must be there before its floor is lowered. Its events may encrypt it. */
     mxclient_room_put(room, intake->unit);
     if (rc == 0)
@@ -248,16 +258,29 @@ static int sync_take_room(struct mxclient_intake *intake, struct span room_id,
     return rc == 0 ? mxclient_sync_track(intake->client, room, intake->unit) : rc;
 }
 
+/* Say that the text of a room, up to the next one, was read: the unit has copies. */
+static void sync_forget_room(const struct mxclient *client, struct span room_id, const char *next)
+{
+    if (client->forget.done != NULL && next > room_id.at)
+        client->forget.done(
+            client->forget.data, (struct span){ room_id.at, (size_t)(next - room_id.at) });
+}
+
 static int sync_take_rooms(
     struct mxclient_intake *intake, const struct json *rooms, enum mxclient_membership membership)
 {
+    struct span former = { NULL, 0 };
     int rc = 0;
 
-    for (struct json_iter it = json_iterate(rooms); rc == 0 && json_next(&it);)
+    for (struct json_iter it = json_iterate(rooms); rc == 0 && json_next(&it);) {
+        if (former.at != NULL)
+            sync_forget_room(intake->client, former, it.key.at);
+        former = it.key;
         if (mxclient_is_id(it.key) && json_kind(it.value) == JSON_OBJECT)
             rc = sync_take_room(intake, it.key, it.value, membership);
         else
             intake->client->skipped++;
+    }
     return rc;
 }
 
@@ -315,7 +338,8 @@ int mxclient_sync_take(struct mxclient *client, const struct json *body, int64_t
     tr_assert(client->seq_next > 0);
     if (!mxclient_read_token(json_get(body, "next_batch"), &token))
         return TR_EPROTO;
-    intake.news.pause_ms = sync_pause_ms(client, body, took_ms, span_equal(token, former));
+    intake.news.is_still = span_equal(token, former);
+    intake.news.pause_ms = sync_pause_ms(client, body, took_ms, intake.news.is_still);
     mxclient_devices_changed(&client->devices, json_get(body, "device_lists"), unit);
     mxclient_keys_counts(&client->keys, body);
     /* Messages to the device come first: they bring the keys of the timelines. */

@@ -34,6 +34,7 @@ int mxclient_sync_track(
 
 struct mxclient_sync_news {
     uint64_t pause_ms; /* before the next request; 0: none */
+    bool is_still;     /* the token is the former one */
     uint32_t events;   /* received events in the unit */
     uint32_t held;     /* of them without a key */
     uint32_t gaps;

@@ -102,18 +102,18 @@ static int verify_begin(struct verify_run *run, enum mxclient_origin origin, int
 
 static int verify_take_request(struct verify_run *run)
 {
-    int64_t timestamp;
+    int64_t timestamp, age_ms = 0;
     int rc;
 
     if (!mxclient_read_id(json_get(run->content, "from_device"), &run->device_id) ||
         !json_int(json_get(run->content, "timestamp"), &timestamp) ||
-        timestamp < run->now_ms - MXCLIENT_VERIFY_MS ||
-        timestamp > run->now_ms + MXCLIENT_VERIFY_AHEAD_MS) {
+        timestamp < mxclient_wall_ms(run->client, run->now_ms) - MXCLIENT_VERIFY_MS ||
+        timestamp > mxclient_wall_ms(run->client, run->now_ms) + MXCLIENT_VERIFY_AHEAD_MS) {
         run->client->skipped++;
         return 0;
     }
-    rc = verify_begin(
-        run, MXCLIENT_ORIGIN_THEIRS, timestamp < run->now_ms ? timestamp : run->now_ms);
+    age_ms = mxclient_wall_ms(run->client, run->now_ms) - timestamp;
+    rc = verify_begin(run, MXCLIENT_ORIGIN_THEIRS, run->now_ms - (age_ms > 0 ? age_ms : 0));
     if (rc != 0 || run->flow == NULL)
         return rc;
     rc = mxclient_sas_read_methods(run->content);
@@ -268,7 +268,7 @@ static int verify_post_request(struct verify_run *run)
     verify_post_start(&post, run);
     json_put_string(&post.writer, "from_device", mxclient_span(&run->client->session.device_id));
     mxclient_sas_put_methods(&post.writer);
-    json_put_int(&post.writer, "timestamp", run->now_ms);
+    json_put_int(&post.writer, "timestamp", mxclient_wall_ms(run->client, run->now_ms));
     return place.device_id.size == 0 ? verify_post_end_all(&post, VERIFY_REQUEST, place)
                                      : verify_post_end(&post, VERIFY_REQUEST, place);
 }

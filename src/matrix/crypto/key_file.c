@@ -183,6 +183,7 @@ static int key_file_open(
         rc = key_file_transform(&keys, head, bytes->bytes + sizeof head, mac_at - sizeof head);
     if (rc == 0)
         rc = buffer_append(sessions, bytes->bytes + sizeof head, mac_at - sizeof head);
+    crypto_wipe(mac, sizeof mac);
     crypto_wipe(&keys, sizeof keys);
     return rc;
 }

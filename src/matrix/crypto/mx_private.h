@@ -118,6 +118,12 @@ const struct mx__key_pair *mx__account_find(
 /* Remove a one-time key after its first message decrypted; a fallback key stays. */
 void mx__account_remove(struct mx_account *account, const struct mx_key *key);
 
+/* ---- sas.c ----------------------------------------------------------------------------------- */
+
+enum { MX__SAS_BYTES = 6 };
+/* Read the decimals and emoji from the derived bytes. */
+void mx__sas_code(const uint8_t bytes[MX__SAS_BYTES], struct mx_sas_code *ret_code);
+
 /* ---- pickle.c -------------------------------------------------------------------------------- */
 
 /* A function that packs an object lists its members once, for all three modes. */

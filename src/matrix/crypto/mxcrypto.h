@@ -41,7 +41,8 @@
     X(MX_EUNVERIFIED, 17, "the sender shares its keys with verified devices alone")                \
     X(MX_EUNAUTHORISED, 18, "the sender does not allow this device to read the message")           \
     X(MX_EUNAVAILABLE, 19, "the device that was asked does not have the key")                      \
-    X(MX_EWITHHELD, 20, "the sender withholds the key for a reason that is not known here")
+    X(MX_EWITHHELD, 20, "the sender withholds the key for a reason that is not known here")        \
+    X(MX_EALGORITHM, 21, "the encryption algorithm is not known here")
 
 #define MX__ERROR_ENUM(name, number, text) name = -(4200 + (number)),
 enum mx_error { MX_ERRORS(MX__ERROR_ENUM) };

@@ -158,6 +158,7 @@ static int pickle_open(
     if (EVP_CIPHER_CTX_ctrl(gcm, EVP_CTRL_AEAD_SET_TAG, sizeof tag, tag) != 1 ||
         EVP_CipherFinal_ex(gcm, (uint8_t *)out + size, &last) != 1) {
         ERR_clear_error();
+        crypto_wipe(out, size); /* not authenticated, yet it may be the text */
         rc = MX_EMAC;
     }
     mx__aes_destroy(gcm);

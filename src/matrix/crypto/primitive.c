@@ -222,7 +222,9 @@ int mx__open(const struct mx__message_keys *keys, struct span authenticated, str
     bool is_good;
 
     primitive_mac(keys, authenticated, mac);
-    if (!crypto_equal(mac, authenticated.at + authenticated.size, MX__MAC_BYTES))
+    is_good = crypto_equal(mac, authenticated.at + authenticated.size, MX__MAC_BYTES);
+    crypto_wipe(mac, sizeof mac); /* of a forged message it is what the forger lacks */
+    if (!is_good)
         return MX_EMAC;
     if (ciphertext.size % MX__AES_BLOCK_BYTES != 0)
         return MX_EFORMAT;

@@ -106,12 +106,23 @@ static void sas_put_party(
     buffer_text(info, "|");
 }
 
+void mx__sas_code(const uint8_t bytes[MX__SAS_BYTES], struct mx_sas_code *ret_code)
+{
+    uint64_t bits = 0;
+
+    for (size_t i = 0; i < MX__SAS_BYTES; i++)
+        bits = bits << 8 | bytes[i];
+    for (unsigned i = 0; i < 3; i++) /* the first 39 bits */
+        ret_code->decimals[i] = (uint16_t)((bits >> (35 - 13 * i) & 0x1fff) + 1000);
+    for (unsigned i = 0; i < 7; i++) /* the first 42 bits */
+        ret_code->emoji[i] = (uint8_t)(bits >> (42 - 6 * i) & 0x3f);
+}
+
 int mx_sas_show(
     const struct mx_sas *sas, const struct mx_sas_flow *flow, struct mx_sas_code *ret_code)
 {
     struct buffer info = { .size_max = MX__HKDF_INFO_MAX };
-    uint8_t bytes[6];
-    uint64_t bits = 0;
+    uint8_t bytes[MX__SAS_BYTES];
     int rc;
 
     buffer_text(&info, "MATRIX_KEY_VERIFICATION_SAS|");
@@ -124,12 +135,8 @@ int mx_sas_show(
     rc = sas_derive(sas, &info, bytes, sizeof bytes);
     if (rc != 0)
         return rc;
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bits = bits << 8 | bytes[i];
-    for (unsigned i = 0; i < 3; i++) /* the first 39 bits */
-        ret_code->decimals[i] = (uint16_t)((bits >> (35 - 13 * i) & 0x1fff) + 1000);
-    for (unsigned i = 0; i < 7; i++) /* the first 42 bits */
-        ret_code->emoji[i] = (uint8_t)(bits >> (42 - 6 * i) & 0x3f);
+    mx__sas_code(bytes, ret_code);
+    crypto_wipe(bytes, sizeof bytes);
     return 0;
 }
 
@@ -191,6 +198,7 @@ int mx_sas_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
         sas_encode_legacy(mac.bytes, ret_text);
     else
         mx_key_text(&mac, ret_text);
+    crypto_wipe(&mac, sizeof mac);
     crypto_wipe(key, sizeof key);
     return 0;
 }
@@ -199,6 +207,7 @@ int mx_sas_check_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
     const struct mx_sas_input *input, struct span mac)
 {
     char expected[MX_SAS_MAC_CHARS + 1];
+    bool is_good;
     int rc;
 
     tr_assert(input->is_theirs);
@@ -207,5 +216,7 @@ int mx_sas_check_mac(const struct mx_sas *sas, const struct mx_sas_flow *flow,
         return rc;
     while (mac.size > 0 && mac.at[mac.size - 1] == '=')
         mac.size--;
-    return mac.size == MX_SAS_MAC_CHARS && crypto_equal(mac.at, expected, mac.size) ? 0 : MX_EMAC;
+    is_good = mac.size == MX_SAS_MAC_CHARS && crypto_equal(mac.at, expected, mac.size);
+    crypto_wipe(expected, sizeof expected);
+    return is_good ? 0 : MX_EMAC;
 }

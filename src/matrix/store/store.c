@@ -105,12 +105,15 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
     [MXSTORE_IS_room] = {
         TABLE(MXSTORE_ROOM, room),
         .replaces = true,
-        .put.text = INSERT(MXSTORE_ROOM, "room", V6)
+        .put.text = INSERT(MXSTORE_ROOM, "room", V12)
             " ON CONFLICT (room_id) DO UPDATE SET membership = excluded.membership,"
             " is_encrypted = CASE WHEN mx_room.is_encrypted <> 0 THEN mx_room.is_encrypted"
             " ELSE excluded.is_encrypted END, rotation_ms = excluded.rotation_ms,"
             " rotation_messages = excluded.rotation_messages,"
-            " is_sync_room = excluded.is_sync_room",
+            " is_sync_room = excluded.is_sync_room, name = excluded.name,"
+            " inviter = excluded.inviter, algorithm = excluded.algorithm,"
+            " own_level = excluded.own_level, invite_level = excluded.invite_level,"
+            " state_level = excluded.state_level",
         .get.text = SELECT(MXSTORE_ROOM, "room") " WHERE room_id = $1",
     },
     [MXSTORE_IS_event] = {
@@ -258,6 +261,8 @@ SQL_STATEMENT(get_events,
     SELECT(MXSTORE_EVENT, "event") " WHERE seq > $1 AND status BETWEEN 1 AND 4"
                                    " ORDER BY seq LIMIT $2");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
+SQL_STATEMENT(count_unsent, "SELECT COUNT(*) FROM mx_outbox WHERE sending < $1");
+SQL_STATEMENT(prune_outbox, "DELETE FROM mx_outbox WHERE sending = $1 AND created_ms < $2");
 SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
 SQL_STATEMENT(drop_withheld, "DELETE FROM mx_withheld WHERE room_id = $1 AND session_id = $2");
 SQL_STATEMENT(
@@ -389,6 +394,19 @@ int64_t mxstore_held_revision(const struct sql_unit *unit, uint32_t step)
 void mxstore_get_last_seq(struct sql_unit *unit)
 {
     sql_unit_step(unit, &get_last_seq, 1);
+}
+
+void mxstore_count_unsent(struct sql_unit *unit)
+{
+    sql_unit_step(unit, &count_unsent, 1);
+    sql_unit_int(unit, MXSTORE_SENT);
+}
+
+void mxstore_prune_outbox(struct sql_unit *unit, int64_t before_ms)
+{
+    sql_unit_step(unit, &prune_outbox, SQL_ROWS_ANY);
+    sql_unit_int(unit, MXSTORE_SENT);
+    sql_unit_int(unit, before_ms);
 }
 
 /* Add a step that deletes the row with a key of two parts. */

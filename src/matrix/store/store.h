@@ -16,7 +16,7 @@
 
 #include "sql/sql.h"
 
-enum { MXSTORE_MIGRATIONS = 2 };
+enum { MXSTORE_MIGRATIONS = 3 };
 extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -99,7 +99,13 @@ enum mxstore_source { MXSTORE_FROM_OWNER, MXSTORE_FORWARDED, MXSTORE_IMPORTED };
     NEXT(INT, is_encrypted) /* never goes back to 0 */                                             \
     NEXT(INT, rotation_ms)                                                                         \
     NEXT(INT, rotation_messages)                                                                   \
-    NEXT(INT, is_sync_room)
+    NEXT(INT, is_sync_room)                                                                        \
+    NEXT(TEXT, name)        /* absent: it has none */                                              \
+    NEXT(TEXT, inviter)     /* the user who invited us; absent: nobody did */                      \
+    NEXT(TEXT, algorithm)   /* of m.room.encryption; absent: none was given */                     \
+    NEXT(INT, own_level)    /* our power */                                                        \
+    NEXT(INT, invite_level) /* the power that an invitation needs */                               \
+    NEXT(INT, state_level)  /* the power that a state event needs, unless its type has its own */
 
 enum mxstore_status {
     MXSTORE_HELD, /* ciphertext without its key; `reason` says why */
@@ -234,6 +240,8 @@ void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count
 void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max);
 /* Add the step that reads the largest seq of an event, one integer; 0 without events. */
 void mxstore_get_last_seq(struct sql_unit *unit);
+/* Add the step that counts the outbox rows that are neither sent nor given up, one integer. */
+void mxstore_count_unsent(struct sql_unit *unit);
 /* Copy a row of a step that has ended. Spans point into the unit. */
 void mxstore_row(const struct sql_unit *unit, uint32_t step, uint32_t row, enum mxstore_kind kind,
     void *ret_row);
@@ -275,6 +283,8 @@ void mxstore_claim_outbox(
     struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms);
 /* Note the answer to a claimed outbox row. */
 void mxstore_sent_outbox(struct sql_unit *unit, struct span txn_id, struct span event_id);
+/* Forget outbox rows that were sent and are older than a time; no condition. */
+void mxstore_prune_outbox(struct sql_unit *unit, int64_t before_ms);
 /* Note that a query has answered, if no later change has arrived: no condition on the row count. */
 void mxstore_clear_outdated(struct sql_unit *unit, struct span user_id, int64_t change);
 

@@ -159,4 +159,20 @@ const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS] = {
               ");\n",
         .down = "DROP TABLE mx_key_request;\nDROP TABLE mx_withheld;\n",
     },
+    {
+        .version = 3,
+        .name = "matrix: names, inviters and power levels of rooms",
+        .up = "ALTER TABLE mx_room ADD COLUMN name TEXT;\n"
+              "ALTER TABLE mx_room ADD COLUMN inviter TEXT;\n"
+              "ALTER TABLE mx_room ADD COLUMN algorithm TEXT;\n"
+              "ALTER TABLE mx_room ADD COLUMN own_level BIGINT NOT NULL DEFAULT 0;\n"
+              "ALTER TABLE mx_room ADD COLUMN invite_level BIGINT NOT NULL DEFAULT 0;\n"
+              "ALTER TABLE mx_room ADD COLUMN state_level BIGINT NOT NULL DEFAULT 0;\n",
+        .down = "ALTER TABLE mx_room DROP COLUMN name;\n"
+                "ALTER TABLE mx_room DROP COLUMN inviter;\n"
+                "ALTER TABLE mx_room DROP COLUMN algorithm;\n"
+                "ALTER TABLE mx_room DROP COLUMN own_level;\n"
+                "ALTER TABLE mx_room DROP COLUMN invite_level;\n"
+                "ALTER TABLE mx_room DROP COLUMN state_level;\n",
+    },
 };

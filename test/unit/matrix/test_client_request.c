@@ -61,7 +61,8 @@ TEST(request, every_answer_has_its_verdict)
         { MXCLIENT_SYNC, 200, "{\"next_batch\":\"s1\",\"roo", MXCLIENT_LATER }, /* cut */
         { MXCLIENT_SYNC, 200, "", MXCLIENT_LATER },
         { MXCLIENT_SYNC, 200, "[]", MXCLIENT_LATER },
-        { MXCLIENT_SYNC, 200, "{\"a\":\"\xff\"}", MXCLIENT_LATER },
+        { MXCLIENT_SYNC, 200, "{\"a\":\"\xff\"}", MXCLIENT_DONE }, /* repaired */
+        { MXCLIENT_SYNC, 200, "{\"a\":\xff}", MXCLIENT_LATER },
         { MXCLIENT_LOGIN, 200, "{\"access_tok", MXCLIENT_REFUSED }, /* could act twice */
         { MXCLIENT_SEND, 429, "<html>", MXCLIENT_LATER },
         { MXCLIENT_LOGIN, 429, "{\"errcode\":\"M_LIMIT_EXCEEDED\"}", MXCLIENT_LATER },
@@ -85,6 +86,40 @@ TEST(request, every_answer_has_its_verdict)
         CHECK_MSG(outcome.verdict == rows[i].verdict, "row %zu has verdict %d", i, outcome.verdict);
         CHECK_EQ_INT(outcome.wait_ms > 0, outcome.verdict == MXCLIENT_LATER);
     }
+    json_doc_free(&doc);
+}
+
+TEST(request, characters_that_are_not_unicode_are_replaced_and_counted)
+{
+    static const struct {
+        const char *text, *repaired;
+        uint64_t count;
+    } rows[] = {
+        { "ok \xc3\xa9 \\ud83d\\ude00", "ok \xc3\xa9 \xf0\x9f\x98\x80", 0 },
+        { "a\xff\xfe.", "a??.", 2 }, { "\xc3", "?", 1 },
+        { "\xed\xa0\x80", "???", 3 }, /* a surrogate in UTF-8 */
+        { "\xf0\x9f\x98.", "???.", 3 }, { "\\ud83d.", "\xef\xbf\xbd.", 1 },
+        { "\\uDE00\\uD83d", "\xef\xbf\xbd\xef\xbf\xbd", 2 },
+        { "\\\\ud83d", "\\ud83d", 0 }, /* a backslash and letters */
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            struct mxclient_request request = { .call = MXCLIENT_SYNC };
+            char body[100 + JSON_PADDING_BYTES];
+            struct mxclient_outcome outcome;
+            struct mxclient_answer answer = { .status = 200 };
+            struct span text;
+
+            snprintf(body, sizeof body, "{\"a\":\"%s\"}", rows[i].text);
+            answer.body = span_of(body);
+            answer.text = in_place ? body : NULL;
+            mxclient_request_judge(&request, &answer, mx_stage_random(), &doc, &outcome);
+            CHECK_MSG(outcome.verdict == MXCLIENT_DONE, "row %zu", i);
+            CHECK_EQ_U64(outcome.repaired, rows[i].count);
+            CHECK(json_string(json_get(json_root(&doc), "a"), &text));
+            CHECK_MSG(span_is(text, rows[i].repaired), "row %zu: %.*s", i, (int)text.size, text.at);
+        }
     json_doc_free(&doc);
 }
 

@@ -44,6 +44,33 @@ TEST(sync, one_unit_has_the_events_and_the_token)
     mx_sync_fini(&stage);
 }
 
+TEST(sync, the_text_of_a_room_is_given_back_once_it_is_stored)
+{
+    struct buffer body = { 0 };
+    struct mx_sync stage;
+    char id[16];
+
+    mx_sync_init(&stage);
+    (void)buffer_text(&body, "{\"rooms\":{\"join\":{");
+    for (int i = 0; i < 50; i++)
+        (void)buffer_format(&body,
+            "%s\"!r%d:x\":{\"state\":{\"events\":[" MX_SYNC_ENCRYPTION "]},\"timeline\":{"
+            "\"events\":[{\"event_id\":\"$%d\",\"type\":\"m.room.encrypted\",\"sender\":\"@bob:y\","
+            "\"content\":{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"session_id\":\"s%d\","
+            "\"ciphertext\":\"AwgA\"}}]}}",
+            i == 0 ? "" : ",", i, i, i);
+    (void)buffer_text(&body, "},\"leave\":{\"!l:x\":{}}},\"next_batch\":\"s1\"}");
+    CHECK_EQ_INT(mx_sync_take(&stage, mx_stage_span(&body), 5000), 0);
+    CHECK_EQ_U64(stage.forgotten, 49);
+    CHECK_EQ_U64(stage.client.rooms.rooms.count, 51);
+    for (int i = 0; i < 50; i++) {
+        snprintf(id, sizeof id, "$%d", i);
+        mx_sync_check_event(&stage, id, MXSTORE_HELD, MX_ESESSION);
+    }
+    buffer_free(&body);
+    mx_sync_fini(&stage);
+}
+
 TEST(sync, an_answer_without_a_token_adds_no_step)
 {
     static const char *const bodies[] = { "{}", "{\"next_batch\":7}", "{\"next_batch\":\"\"}",
@@ -88,6 +115,22 @@ TEST(sync, ciphertext_is_held_under_the_floor)
     mx_sync_fini(&stage);
 }
 
+TEST(sync, an_event_of_an_unknown_algorithm_has_its_own_reason)
+{
+    struct mx_sync stage;
+
+    mx_sync_init(&stage);
+    CHECK_EQ_INT(mx_sync_take_text(&stage,
+                     "{\"next_batch\":\"s1\"," MX_SYNC_ROOM(MX_SYNC_ENCRYPTION,
+                         "{\"event_id\":\"$1\",\"type\":\"m.room.encrypted\",\"sender\":\"@bob:y\","
+                         "\"content\":{\"algorithm\":\"m.other.v9\",\"ciphertext\":\"AwgA\"}}"
+                         "," MX_SYNC_CIPHER("$2")) "}"),
+        0);
+    mx_sync_check_event(&stage, "$1", MXSTORE_ABANDONED, MX_EALGORITHM);
+    mx_sync_check_event(&stage, "$2", MXSTORE_HELD, MX_ESESSION);
+    mx_sync_fini(&stage);
+}
+
 TEST(sync, plaintext_in_an_encrypted_room_is_not_handed_out)
 {
     struct mx_sync stage;
@@ -101,6 +144,67 @@ TEST(sync, plaintext_in_an_encrypted_room_is_not_handed_out)
         0);
     mx_sync_check_event(&stage, "$1", MXSTORE_ENQUEUED, 0);
     mx_sync_check_event(&stage, "$2", MXSTORE_ABANDONED, MX_ESIGNATURE);
+    mx_sync_fini(&stage);
+}
+
+#define STRIPPED(type, key, content)                                                               \
+    "{\"type\":\"" type "\",\"state_key\":\"" key "\",\"sender\":\"@bob:y\",\"content\":" content  \
+    "}"
+
+TEST(sync, an_invitation_says_what_room_it_is)
+{
+    struct mx_sync stage;
+    struct mxstore_room row;
+    struct sql_unit *unit;
+
+    mx_sync_init(&stage);
+    CHECK_EQ_INT(
+        mx_sync_take_text(&stage,
+            "{\"next_batch\":\"s1\",\"rooms\":{\"invite\":{\"!r:x\":{\"invite_state\":{"
+            "\"events\":[" STRIPPED("m.lotti.sync_room", "", "{}") "," STRIPPED("m.room.name", "",
+                "{\"name\":\"a\\nroom\\u001b[1m\"}") "," STRIPPED("m.room.encryption", "",
+                "{\"algorithm\":\"m.megolm.v1.aes-sha2\"}") "," STRIPPED("m.room.member", "@ada:x",
+                "{\"membership\":\"invite\"}") "]}}}}}"),
+        0);
+    unit = mx_sync_get(&stage, MXSTORE_IS_room, "!r:x", &row);
+    CHECK(unit != NULL && span_is(row.membership, "invite"));
+    CHECK(row.is_sync_room != 0 && row.is_encrypted != 0);
+    CHECK(span_is(row.name, "a room [1m")); /* no control character */
+    CHECK(span_is(row.inviter, "@bob:y"));
+    sql_unit_destroy(unit);
+    mx_sync_fini(&stage);
+}
+
+TEST(sync, power_levels_are_kept_with_the_defaults_of_the_specification)
+{
+    static const struct {
+        const char *content;
+        int own, invite, state;
+    } cases[] = {
+        { "{}", 0, 0, 50 },
+        { "{\"users_default\":5,\"state_default\":7,\"invite\":3}", 5, 3, 7 },
+        { "{\"users\":{\"@ada:x\":100,\"@bob:y\":1},\"users_default\":5}", 100, 0, 50 },
+        { "{\"users\":{\"@ada:x\":\"100\"},\"invite\":1.5}", 0, 0, 50 },
+    };
+    struct mx_sync stage;
+    char body[400];
+
+    mx_sync_init(&stage);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mxstore_room row;
+        struct sql_unit *unit;
+
+        snprintf(body, sizeof body,
+            "{\"next_batch\":\"s%zu\"," MX_SYNC_ROOM(
+                STRIPPED("m.room.power_levels", "", "%s"), "") "}",
+            i, cases[i].content);
+        CHECK_EQ_INT(mx_sync_take_text(&stage, body), 0);
+        unit = mx_sync_get(&stage, MXSTORE_IS_room, "!r:x", &row);
+        CHECK_EQ_INT(row.own_level, cases[i].own);
+        CHECK_EQ_INT(row.invite_level, cases[i].invite);
+        CHECK_EQ_INT(row.state_level, cases[i].state);
+        sql_unit_destroy(unit);
+    }
     mx_sync_fini(&stage);
 }
 

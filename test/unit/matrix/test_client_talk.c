@@ -723,13 +723,18 @@ static int exchange_keys(struct engine *engine)
     for (int i = 0; i < 20; i++) {
         struct sql_unit *unit = sql_unit_create(0);
         enum mxclient_verdict verdict;
+        bool is_due =
+            mxclient_key_request_due_ms(&engine->client, engine->now_ms) <= engine->now_ms;
 
         CHECK_EQ_INT(
             mxclient_key_request_prepare(&engine->client, engine->now_ms, unit, &need, &request),
             0);
+        CHECK(is_due || (need == MXCLIENT_NEED_NOTHING && sql_unit_is_empty(unit)));
         commit(engine, unit);
-        if (need == MXCLIENT_NEED_NOTHING)
+        if (need == MXCLIENT_NEED_NOTHING) {
+            CHECK(mxclient_key_request_due_ms(&engine->client, engine->now_ms) > engine->now_ms);
             return i;
+        }
         verdict = ask(engine, &request).verdict;
         unit = sql_unit_create(0);
         CHECK_EQ_INT(mxclient_key_request_answered(
@@ -762,6 +767,41 @@ TEST(talk, a_new_device_gets_a_key_from_our_verified_one)
     CHECK_EQ_U64(second->client.key_requests.asks.count, 0);
     sync_once(first);
     CHECK_EQ_INT(exchange_keys(first), 0);
+    family_fini(&family);
+}
+
+TEST(talk, a_key_is_due_some_seconds_after_it_was_missed)
+{
+    struct family family;
+    struct mxclient *client = &family.second.client;
+    int64_t now_ms;
+
+    family_init(&family, "before the second device");
+    now_ms = ((struct mxclient_ask *)client->key_requests.asks.entries[0])->created_ms;
+    CHECK_EQ_INT(mxclient_key_request_due_ms(client, now_ms), now_ms + MXCLIENT_ASK_AFTER_MS);
+    /* A clock that was set back delays nothing. */
+    CHECK_EQ_INT(mxclient_key_request_due_ms(client, now_ms - 60000), now_ms - 60000);
+    device_of(&family.second, &family.talk.ada)->trust = MXSTORE_UNVERIFIED;
+    CHECK_EQ_INT(mxclient_key_request_due_ms(client, now_ms), INT64_MAX); /* nobody to ask */
+    family_fini(&family);
+}
+
+TEST(talk, a_claim_of_another_activity_ends_before_a_key_is_given)
+{
+    struct family family;
+    struct engine *first = &family.talk.ada, *second = &family.second;
+    struct mxclient_peer *peer;
+
+    family_init(&family, "before the second device");
+    second->now_ms += MXCLIENT_ASK_AFTER_MS;
+    CHECK_EQ_INT(exchange_keys(second), 1);
+    sync_once(first);
+    peer = mxclient_olm_peer(&first->client, device_of(first, second));
+    peer->claiming = MXCLIENT_CLAIMING_TO_SEND;
+    CHECK_EQ_INT(exchange_keys(first), 0);
+    peer->claiming = MXCLIENT_NOT_CLAIMING;
+    CHECK_EQ_INT(exchange_keys(first), 2); /* a claim and the key */
+    CHECK_EQ_INT(peer->claiming, MXCLIENT_NOT_CLAIMING);
     family_fini(&family);
 }
 
@@ -834,7 +874,12 @@ TEST(talk, only_verified_devices_are_asked_and_answered)
     device_of(first, second)->trust = MXSTORE_UNVERIFIED;
     sync_once(first);
     CHECK_EQ_INT(exchange_keys(first), 0);
-    CHECK_EQ_U64(first->client.key_requests.forwards.count, 0);
+    /* It waits: our side of the verification may end later than theirs. */
+    CHECK_EQ_U64(first->client.key_requests.forwards.count, 1);
+    device_of(first, second)->trust = MXSTORE_VERIFIED;
+    CHECK_EQ_INT(exchange_keys(first), 2);
+    sync_once(second);
+    CHECK_EQ_INT(release(second), 1);
     family_fini(&family);
 }
 

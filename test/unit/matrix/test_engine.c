@@ -22,6 +22,7 @@ struct home {
     pthread_cond_t changed;
     bool is_ending;
     struct buffer media; /* the one upload */
+    bool is_sync_too_large;
 };
 
 /* Return whether a path fits the pattern of a call; each {} is one part. */
@@ -80,6 +81,14 @@ static uint32_t home_answer_media(
     return from == 0 ? 200 : 206;
 }
 
+/* Note what a device has stored, also while its long poll is held. */
+static void home_note_seen(struct mx_server *server, int device, struct mx_server_place since)
+{
+    server->devices[device].events_seen = since.events;
+    if (since.messages > server->devices[device].messages_deleted)
+        server->devices[device].messages_deleted = since.messages;
+}
+
 static void home_script(struct fake_connection *connection, void *data)
 {
     struct fake_request *read = malloc(sizeof *read);
@@ -99,13 +108,22 @@ static void home_script(struct fake_connection *connection, void *data)
             request.token = span_of(token + strlen("Bearer "));
         CHECK_EQ_INT(request.token.at != NULL, mxclient_call_rules[request.call].has_token);
         pthread_mutex_lock(&home->lock);
+        if (request.call == MXCLIENT_SYNC && mx_server_device_of(&home->server, request.token) >= 0)
+            home_note_seen(&home->server, mx_server_device_of(&home->server, request.token),
+                mx_server_since(request.target));
+        pthread_cond_broadcast(&home->changed);
         home_hold(home, &request);
         status = request.call == MXCLIENT_UPLOAD || request.call == MXCLIENT_DOWNLOAD
                      ? home_answer_media(home, read, request.call, &body)
                      : mx_server_answer(&home->server, &request, &body);
         pthread_cond_broadcast(&home->changed);
         pthread_mutex_unlock(&home->lock);
-        (void)buffer_format(&answer, "HTTP/1.1 %u x\r\nContent-Length: %zu\r\n", status, body.size);
+        if (home->is_sync_too_large && request.call == MXCLIENT_SYNC)
+            body.size = 0;
+        (void)buffer_format(&answer, "HTTP/1.1 %u x\r\nContent-Length: %zu\r\n", status,
+            home->is_sync_too_large && request.call == MXCLIENT_SYNC
+                ? mxclient_call_rules[MXCLIENT_SYNC].answer_bytes_max + 1
+                : body.size);
         if (status == 206)
             (void)buffer_format(&answer, "Content-Range: bytes %zu-%zu/%zu\r\n",
                 home->media.size - body.size, home->media.size - 1, home->media.size);
@@ -180,11 +198,37 @@ static uint64_t home_acted(struct home *home, enum mxclient_call call)
     return count;
 }
 
+/* ---- clocks ----------------------------------------------------------------------------------- */
+
+/* An environment whose wall clock is ahead of the machine's. */
+static struct {
+    const struct tr_env *machine;
+    struct tr_env env;
+    _Atomic uint64_t ahead_ns;
+} clocks;
+
+static uint64_t clocks_wall(void *data)
+{
+    (void)data;
+    return clocks.machine->wall_ns(clocks.machine->data) + atomic_load(&clocks.ahead_ns);
+}
+
+static const struct tr_env *clocks_of(struct tr_system *system)
+{
+    if (clocks.machine == NULL) { /* engines read it: it is written once */
+        clocks.machine = tr_system_env(system);
+        clocks.env = *clocks.machine;
+        clocks.env.wall_ns = clocks_wall;
+    }
+    return &clocks.env;
+}
+
 /* ---- a device --------------------------------------------------------------------------------- */
 
 struct device {
     struct home *home;
     struct place place;
+    enum mxclient_policy policy;
     struct http_client *client;
     struct mxengine_http *http;
     struct mxengine_options options;
@@ -199,7 +243,8 @@ static void device_spawn(struct device *device)
     device->options = (struct mxengine_options){ .sql = device->place.sql,
         .key = &mx_client_key,
         .transport = mxengine_http_transport(device->http),
-        .policy = MXCLIENT_SHARE_ALL };
+        .policy = device->policy,
+        .env = clocks_of(device->place.system) };
     CHECK_EQ_INT(mxengine_spawn(device->place.system, &device->options,
                      &(struct tr_spawn_options){ .ret_done = &device->done }, &device->engine),
         0);
@@ -209,7 +254,7 @@ static void device_start(struct device *device, struct home *home)
 {
     struct sql_options options;
 
-    *device = (struct device){ .home = home };
+    *device = (struct device){ .home = home, .policy = MXCLIENT_SHARE_ALL };
     place_init_in_memory(&device->place);
     place_system(&device->place);
     options = (struct sql_options){ .url = device->place.url,
@@ -222,14 +267,26 @@ static void device_start(struct device *device, struct home *home)
     device_spawn(device);
 }
 
-static void device_end_engine(struct device *device)
+static void device_wait_engine(struct device *device)
 {
     enum tr_why why;
 
-    CHECK_EQ_INT(tr_stop(tr_sender_weaken(device->engine)), 0);
     tr_sender_drop(&device->engine);
     CHECK_EQ_INT(tr_done_wait(&device->done, NULL, &why, TR_SECONDS(10)), 0);
     mxengine_http_destroy(&device->http);
+}
+
+static void device_end_engine(struct device *device)
+{
+    CHECK_EQ_INT(tr_stop(tr_sender_weaken(device->engine)), 0);
+    device_wait_engine(device);
+}
+
+/* End the engine without the grace for its long poll. */
+static void device_kill_engine(struct device *device)
+{
+    CHECK_EQ_INT(tr_kill(tr_sender_weaken(device->engine)), 0);
+    device_wait_engine(device);
 }
 
 static void device_stop(struct device *device)
@@ -315,6 +372,33 @@ static void wait_joined(struct device *device)
             is_joined = span_is(row.membership, "join") && row.is_encrypted != 0;
             CHECK(!is_joined || row.is_sync_room != 0);
         }
+        mxengine_job_unref(job);
+    }
+}
+
+/* Read the room; the caller destroys the job. NULL: it is not known. */
+static struct mxengine_job *read_room(struct device *device, struct mxstore_room *ret_row)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_ROOMS);
+
+    CHECK_EQ_INT(do_job(device, job), 0);
+    if (sql_unit_rows(job->rows, 0) == 0) {
+        mxengine_job_unref(job);
+        return NULL;
+    }
+    mxstore_row(job->rows, 0, 0, MXSTORE_IS_room, ret_row);
+    return job;
+}
+
+/* Wait until the room has this membership; the caller destroys the job. */
+static struct mxengine_job *wait_room(
+    struct device *device, const char *membership, struct mxstore_room *ret_row)
+{
+    for (;;) {
+        struct mxengine_job *job = read_room(device, ret_row);
+
+        if (job != NULL && span_is(ret_row->membership, membership))
+            return job;
         mxengine_job_unref(job);
     }
 }
@@ -510,6 +594,196 @@ TEST(engine, a_hard_logout_ends_the_session_and_keeps_the_rows)
     device_stop(&ada);
 }
 
+/* Start a job that waits; the caller drops both. */
+static struct tr_future *start_job(struct device *device, struct mxengine_job *job)
+{
+    struct mxengine_message message = { job };
+    struct tr_future *future;
+
+    atomic_fetch_add(&job->holders, 1);
+    CHECK_EQ_INT(tr_ask_future(device->engine, &message, sizeof message, 0, &future), 0);
+    return future;
+}
+
+/* Check that a job ends because the login has, and says what is kept. */
+static void check_over(struct tr_future *future, struct mxengine_job *job, const char *kept)
+{
+    CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, TR_SECONDS(10)), TR_EACCES);
+    CHECK_MSG(memmem(job->id.bytes, job->id.size, kept, strlen(kept)) != NULL, "%.*s",
+        (int)job->id.size, job->id.bytes);
+    tr_future_drop(&future);
+    mxengine_job_unref(job);
+}
+
+TEST(engine, a_login_that_ends_wakes_readers_and_keeps_the_outbox)
+{
+    static const char kept[] = "for good; 1 unsent message and";
+    struct mxengine_job *jobs[3], *send = mxengine_job_create(MXENGINE_SEND);
+    struct sql_unit *unit = sql_unit_create(0);
+    struct tr_future *futures[3];
+    struct mxstore_outbox row;
+    struct device ada;
+    struct home home;
+
+    home_start(&home);
+    device_start(&ada, &home);
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    CHECK_EQ_INT(do_room(&ada, MXENGINE_CREATE, NULL), 0);
+    wait_joined(&ada);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"this one leaves\"}")), 0);
+    while (status_of(&ada).unsent > 0)
+        ;
+    pthread_mutex_lock(&home.lock);
+    home.server.faults.no_sends = true;
+    pthread_mutex_unlock(&home.lock);
+    mxengine_job_set(send, MXENGINE_ROOM, ROOM);
+    mxengine_job_set(send, MXENGINE_TYPE, SPAN("m.room.message"));
+    mxengine_job_set(send, MXENGINE_CONTENT, SPAN("{\"body\":\"this one stays\"}"));
+    CHECK_EQ_INT(do_job(&ada, send), 0);
+    jobs[0] = mxengine_job_create(MXENGINE_EVENTS);
+    jobs[0]->waits = true;
+    jobs[1] = mxengine_job_create(MXENGINE_NEWS);
+    jobs[2] = mxengine_job_create(MXENGINE_SENT);
+    mxengine_job_set(jobs[2], MXENGINE_TEXT, mxclient_span(&send->id));
+    for (int i = 0; i < 3; i++)
+        futures[i] = start_job(&ada, jobs[i]);
+    home_end_login(&home, true, false);
+    for (int i = 0; i < 3; i++)
+        check_over(futures[i], jobs[i], kept);
+    CHECK_EQ_INT(status_of(&ada).state, MXCLIENT_ENDED);
+    /* The row is there, also for the next engine, and nobody waits in vain. */
+    device_end_engine(&ada);
+    device_spawn(&ada);
+    wait_state(&ada, MXCLIENT_ENDED);
+    CHECK_EQ_U64(status_of(&ada).unsent, 1);
+    jobs[0] = mxengine_job_create(MXENGINE_EVENTS);
+    jobs[0]->waits = true;
+    check_over(start_job(&ada, jobs[0]), jobs[0], kept);
+    mxstore_get(unit, MXSTORE_IS_outbox, mxclient_span(&send->id));
+    CHECK_EQ_INT(sql_read_wait(ada.place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_outbox, &row);
+    CHECK(row.sending == MXSTORE_PENDING || row.sending == MXSTORE_SENDING);
+    sql_unit_destroy(unit);
+    mxengine_job_unref(send);
+    home_stop(&home);
+    device_stop(&ada);
+}
+
+TEST(engine, a_login_by_token_works_once)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_LOGIN), *reader;
+    struct device ada;
+    struct home home;
+
+    home_start(&home);
+    device_start(&ada, &home);
+    mxengine_job_set(job, MXENGINE_URL, span_of(fake_server_url(home.http, "")));
+    mxengine_job_set(job, MXENGINE_TOKEN, SPAN("nobody"));
+    CHECK_EQ_INT(do_job(&ada, job), TR_EACCES);
+    mxengine_job_set(job, MXENGINE_TOKEN, SPAN("@u0:x"));
+    CHECK_EQ_INT(do_job(&ada, job), 0);
+    CHECK_EQ_INT(strcmp(status_of(&ada).user_id, "@u0:x"), 0);
+    reader = mxengine_job_create(MXENGINE_EVENTS);
+    reader->waits = true;
+    /* A token is used up: the engine cannot log in again with it. */
+    home_end_login(&home, false, false);
+    check_over(start_job(&ada, reader), reader, "Log in again.");
+    CHECK_EQ_INT(status_of(&ada).state, MXCLIENT_SOFT_OUT);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_LOGIN), 2);
+    CHECK_EQ_INT(do_job(&ada, job), 0); /* another token would do */
+    mxengine_job_unref(job);
+    home_stop(&home);
+    device_stop(&ada);
+}
+
+/* Read a text about the room, such as its members; returns the status. */
+static int do_read(
+    struct device *device, enum mxengine_verb verb, const char *type, struct buffer *ret_text)
+{
+    struct mxengine_job *job = mxengine_job_create(verb);
+    int rc;
+
+    mxengine_job_set(job, MXENGINE_ROOM, ROOM);
+    mxengine_job_set(job, MXENGINE_TYPE, span_of(type));
+    rc = do_job(device, job);
+    buffer_clear(ret_text);
+    (void)buffer_span(ret_text, mxclient_span(&job->text));
+    mxengine_job_unref(job);
+    return rc;
+}
+
+TEST(engine, a_room_says_its_name_its_inviter_and_its_powers)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_CREATE);
+    struct buffer text = { 0 };
+    struct device ada, bob;
+    struct mxstore_room row;
+    struct home home;
+
+    home_start(&home);
+    device_start(&ada, &home);
+    device_start(&bob, &home);
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    CHECK_EQ_INT(do_login(&bob, "@u1:x", "secret"), 0);
+    CHECK_EQ_INT(do_read(&ada, MXENGINE_MEMBERS, "", &text), TR_ENOENT);
+    mxengine_job_set(job, MXENGINE_NAME, SPAN("ada's sync"));
+    mxengine_job_set(job, MXENGINE_USER, SPAN("@u1:x"));
+    CHECK_EQ_INT(do_job(&ada, job), 0);
+    mxengine_job_unref(job);
+    job = wait_room(&bob, "invite", &row);
+    CHECK(span_is(row.name, "ada's sync") && span_is(row.inviter, "@u0:x"));
+    CHECK(row.is_sync_room != 0 && row.is_encrypted != 0);
+    CHECK(span_is(row.algorithm, "m.megolm.v1.aes-sha2"));
+    mxengine_job_unref(job);
+    CHECK_EQ_INT(do_room(&bob, MXENGINE_JOIN, NULL), 0);
+    job = wait_room(&bob, "join", &row);
+    CHECK_EQ_INT(row.own_level, 0);
+    CHECK_EQ_INT(row.invite_level, 10);
+    CHECK_EQ_INT(row.state_level, 60);
+    mxengine_job_unref(job);
+    job = wait_room(&ada, "join", &row);
+    CHECK_EQ_INT(row.own_level, 100);
+    mxengine_job_unref(job);
+    CHECK_EQ_INT(do_read(&ada, MXENGINE_MEMBERS, "", &text), 0);
+    mx_stage_check_text(&text, "[{\"userId\":\"@u0:x\",\"membership\":\"join\"},"
+                               "{\"userId\":\"@u1:x\",\"membership\":\"join\"}]");
+    CHECK_EQ_INT(do_read(&bob, MXENGINE_STATE, "m.room.name", &text), 0);
+    mx_stage_check_text(&text, "{\"name\":\"ada's sync\"}");
+    CHECK_EQ_INT(do_read(&bob, MXENGINE_STATE, "m.room.topic", &text), TR_ENOENT);
+    CHECK_EQ_INT(do_read(&bob, MXENGINE_STATE, "", &text), TR_EINVAL);
+    buffer_free(&text);
+    home_stop(&home);
+    device_stop(&ada);
+    device_stop(&bob);
+}
+
+TEST(engine, a_sync_over_the_limit_is_a_state_and_not_repeated_at_once)
+{
+    struct buffer sentence = { 0 };
+    struct mxengine_status status;
+    struct device ada;
+    struct home home;
+
+    home_start(&home);
+    home.is_sync_too_large = true;
+    device_start(&ada, &home);
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    do
+        status = status_of(&ada);
+    while (status.sync_error == 0);
+    CHECK_EQ_INT(status.sync_error, TR_ETOOBIG);
+    CHECK_EQ_INT(status.state, MXCLIENT_ACTIVE);
+    mxengine_explain(&status, &sentence);
+    CHECK(memmem(sentence.bytes, sentence.size, "limit of 64 MiB", 15) != NULL);
+    buffer_free(&sentence);
+    /* The rest goes on, and brings no other /sync. */
+    CHECK_EQ_INT(do_room(&ada, MXENGINE_CREATE, NULL), 0);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_SYNC), 1);
+    home_stop(&home);
+    device_stop(&ada);
+}
+
 TEST(engine, a_logout_deletes_the_device_on_the_server)
 {
     struct mxengine_job *job = mxengine_job_create(MXENGINE_LOGOUT);
@@ -604,25 +878,140 @@ static struct mxclient_verify_news wait_step(
     return news;
 }
 
-/* Ask from ada to bob until both show their code; writes the transaction id. */
+/* Ask from ada to bob's device until both show their code; writes the transaction id. */
 static void show_codes(
     struct device *ada, struct device *bob, int64_t seqs[2], char id[MXCLIENT_VERIFY_ID_CHARS + 1])
 {
+    struct mxengine_status asker = status_of(ada), peer = status_of(bob);
     struct mxengine_job *job = mxengine_job_create(MXENGINE_VERIFY);
     struct mxclient_verify_news first, second;
 
-    mxengine_job_set(job, MXENGINE_USER, SPAN("@u1:x"));
+    mxengine_job_set(job, MXENGINE_USER, span_of(peer.user_id));
+    mxengine_job_set(job, MXENGINE_DEVICE, span_of(peer.device_id));
     CHECK_EQ_INT(do_job(ada, job), 0);
     snprintf(id, MXCLIENT_VERIFY_ID_CHARS + 1, "%.*s", (int)job->id.size, job->id.bytes);
     mxengine_job_unref(job);
     second = wait_step(bob, &seqs[1], MXCLIENT_VERIFY_ASKED);
-    CHECK_EQ_INT(strcmp(second.user_id, "@u0:x"), 0);
+    CHECK_EQ_INT(strcmp(second.user_id, asker.user_id), 0);
     CHECK_EQ_INT(strcmp(second.transaction_id, id), 0);
     CHECK_EQ_INT(do_act(bob, id, MXCLIENT_VERIFY_MATCH), TR_EBUSY);
     CHECK_EQ_INT(do_act(bob, id, MXCLIENT_VERIFY_ACCEPT), 0);
     first = wait_step(ada, &seqs[0], MXCLIENT_VERIFY_COMPARE);
     second = wait_step(bob, &seqs[1], MXCLIENT_VERIFY_COMPARE);
     CHECK_EQ_INT(memcmp(&first.code, &second.code, sizeof first.code), 0);
+}
+
+static void verify_each_other(struct device *ada, struct device *bob)
+{
+    int64_t seqs[2] = { status_of(ada).news_seq, status_of(bob).news_seq };
+    char id[MXCLIENT_VERIFY_ID_CHARS + 1];
+
+    show_codes(ada, bob, seqs, id);
+    CHECK_EQ_INT(do_act(ada, id, MXCLIENT_VERIFY_MATCH), 0);
+    CHECK_EQ_INT(do_act(bob, id, MXCLIENT_VERIFY_MATCH), 0);
+    (void)wait_step(ada, &seqs[0], MXCLIENT_VERIFY_DONE);
+    (void)wait_step(bob, &seqs[1], MXCLIENT_VERIFY_DONE);
+    while (status_of(ada).is_posting || status_of(bob).is_posting)
+        ;
+}
+
+/* Return the number of events that a device can read. */
+static uint32_t count_events(struct device *device)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_EVENTS);
+    uint32_t count;
+
+    CHECK_EQ_INT(do_job(device, job), 0);
+    count = sql_unit_rows(job->rows, 0);
+    mxengine_job_unref(job);
+    return count;
+}
+
+/* Ask for the key of an event in the name of a device, as a server could. */
+static void forge_key_request(
+    struct home *home, int to, const char *device_id, const struct mx_server_event *event)
+{
+    struct json_doc doc = { 0 };
+    struct span session_id;
+    struct buffer json = { 0 };
+
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_server_text(&event->body), 0), 0);
+    CHECK(json_string(json_get(json_root(&doc), "session_id"), &session_id));
+    (void)buffer_format(&json,
+        "{\"type\":\"m.room_key_request\",\"sender\":\"@u0:x\",\"content\":{"
+        "\"action\":\"request\",\"request_id\":\"forged\",\"requesting_device_id\":\"%s\","
+        "\"body\":{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"room_id\":\"" MX_SERVER_ROOM
+        "\",\"session_id\":\"%.*s\"}}}",
+        device_id, (int)session_id.size, session_id.at);
+    json_doc_free(&doc);
+    home->server.messages[home->server.message_count++] =
+        (struct mx_server_message){ .to = to, .json = json };
+    pthread_cond_broadcast(&home->changed);
+}
+
+/* Count the messages to a device. */
+static int home_count_messages(struct home *home, int device)
+{
+    int count = 0;
+
+    pthread_mutex_lock(&home->lock);
+    for (int i = 0; i < home->server.message_count; i++)
+        count += home->server.messages[i].to == device ? 1 : 0;
+    pthread_mutex_unlock(&home->lock);
+    return count;
+}
+
+/* Wait until a device has stored all messages to it. */
+static void home_wait_messages(struct home *home, int device)
+{
+    pthread_mutex_lock(&home->lock);
+    while (home->server.devices[device].messages_deleted < home->server.message_count)
+        pthread_cond_wait(&home->changed, &home->lock);
+    pthread_mutex_unlock(&home->lock);
+}
+
+TEST(engine, a_verified_device_of_ours_gets_old_keys_and_another_none)
+{
+    struct device ada, bob, second, third;
+    struct mxengine_status stranger;
+    struct home home;
+    int answers;
+
+    pair_start(&home, &ada, &bob);
+    CHECK_EQ_INT(do_send(&bob, ROOM, SPAN("{\"body\":\"an old text\"}")), 0);
+    wait_event(&ada, "an old text");
+    device_start(&second, &home);
+    device_start(&third, &home);
+    CHECK_EQ_INT(do_login(&second, "@u0:x", "secret"), 0);
+    CHECK_EQ_INT(do_login(&third, "@u0:x", "secret"), 0);
+    while (!status_of(&second).is_settled || !status_of(&third).is_settled)
+        ;
+    CHECK_EQ_U64(count_events(&second), 0);
+    verify_each_other(&second, &ada);
+    /* Some seconds later. */
+    device_kill_engine(&second);
+    device_kill_engine(&third);
+    atomic_store(&clocks.ahead_ns, TR_SECONDS(11));
+    device_spawn(&second);
+    device_spawn(&third);
+    wait_event(&second, "an old text");
+    stranger = status_of(&third);
+    answers = home_count_messages(&home, 3);
+    pthread_mutex_lock(&home.lock);
+    for (int i = 0; i < home.server.event_count; i++)
+        if (home.server.events[i].body.size > 0)
+            forge_key_request(&home, 0, stranger.device_id, &home.server.events[i]);
+    pthread_mutex_unlock(&home.lock);
+    home_wait_messages(&home, 0);
+    /* A text goes through both: an answer would have left before. */
+    CHECK_EQ_INT(do_send(&bob, SPAN(MX_SERVER_ROOM), SPAN("{\"body\":\"a new text\"}")), 0);
+    wait_event(&ada, "a new text");
+    wait_event(&third, "a new text");                         /* and not the old one */
+    CHECK_EQ_INT(home_count_messages(&home, 3), answers + 1); /* bob's key */
+    pair_stop(&home, &ada, &bob);
+    device_stop(&second);
+    device_stop(&third);
+    atomic_store(&clocks.ahead_ns, 0);
 }
 
 TEST(engine, two_devices_verify_each_other)
@@ -648,6 +1037,23 @@ TEST(engine, two_devices_verify_each_other)
     buffer_free(&text);
     while (status_of(&ada).is_posting || status_of(&bob).is_posting)
         ;
+    pair_stop(&home, &ada, &bob);
+}
+
+TEST(engine, a_clock_that_jumps_within_a_life_stops_no_verification)
+{
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    /* Bob's engine goes on; the clocks of both jump ahead by hours, and back. */
+    for (uint64_t hours = 2; hours <= 2; hours -= 2) {
+        atomic_store(&clocks.ahead_ns, TR_SECONDS(hours * 3600));
+        device_kill_engine(&ada);
+        device_spawn(&ada);
+        wait_state(&ada, MXCLIENT_ACTIVE);
+        verify_each_other(&ada, &bob);
+    }
     pair_stop(&home, &ada, &bob);
 }
 
@@ -694,6 +1100,108 @@ TEST(engine, an_event_that_has_left_has_the_id_of_the_server)
     CHECK_EQ_INT(do_job(&ada, sent), TR_ENOENT);
     mxengine_job_unref(sent);
     mxengine_job_unref(job);
+    pair_stop(&home, &ada, &bob);
+}
+
+/* Wait until a device has stored all events of the room. */
+static void home_wait_seen(struct home *home, int device)
+{
+    pthread_mutex_lock(&home->lock);
+    while (home->server.devices[device].events_seen < home->server.event_count)
+        pthread_cond_wait(&home->changed, &home->lock);
+    pthread_mutex_unlock(&home->lock);
+}
+
+TEST(engine, a_user_who_left_reads_on_only_after_another_join)
+{
+    struct device ada, bob;
+    struct mxstore_room row;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"first\"}")), 0);
+    wait_event(&bob, "first");
+    CHECK_EQ_INT(do_room(&bob, MXENGINE_LEAVE, NULL), 0);
+    mxengine_job_unref(wait_room(&bob, "leave", &row));
+    CHECK_EQ_INT(do_send(&bob, ROOM, SPAN("{\"body\":\"from outside\"}")), TR_EACCES);
+    home_wait_seen(&home, 0);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"behind his back\"}")), 0);
+    while (status_of(&ada).unsent > 0)
+        ;
+    CHECK_EQ_INT(do_room(&ada, MXENGINE_INVITE, "@u1:x"), 0);
+    CHECK_EQ_INT(do_room(&bob, MXENGINE_JOIN, NULL), 0);
+    mxengine_job_unref(wait_room(&bob, "join", &row));
+    home_wait_seen(&home, 0);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"welcome back\"}")), 0);
+    wait_event(&bob, "welcome back"); /* and the other text is not before it */
+    pair_stop(&home, &ada, &bob);
+}
+
+/* Post a state event in ada's name, and wait until her device has it. */
+static void home_post(struct home *home, const char *type, const char *content)
+{
+    pthread_mutex_lock(&home->lock);
+    mx_server_post(&home->server, 0, type, "", span_of(content));
+    pthread_cond_broadcast(&home->changed);
+    pthread_mutex_unlock(&home->lock);
+    home_wait_seen(home, 0);
+}
+
+TEST(engine, nobody_sends_to_a_room_of_an_unknown_algorithm)
+{
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    home_post(&home, "m.room.encryption", "{\"algorithm\":\"m.other.v9\"}");
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"no\"}")), MX_EALGORITHM);
+    device_kill_engine(&ada);
+    device_spawn(&ada);
+    wait_state(&ada, MXCLIENT_ACTIVE);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"no\"}")), MX_EALGORITHM);
+    home_post(&home, "m.room.encryption", "{\"algorithm\":\"m.megolm.v1.aes-sha2\"}");
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"again\"}")), 0);
+    wait_event(&bob, "again");
+    pair_stop(&home, &ada, &bob);
+}
+
+TEST(engine, a_byte_that_is_not_utf8_stops_no_account)
+{
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    home_post(&home, "m.room.topic", "{\"topic\":\"\xff \\ud800\"}");
+    CHECK_EQ_INT(do_send(&bob, ROOM, SPAN("{\"body\":\"after the odd event\"}")), 0);
+    wait_event(&ada, "after the odd event");
+    CHECK_MSG(status_of(&ada).skipped >= 2, "it is not reported");
+    pair_stop(&home, &ada, &bob);
+}
+
+TEST(engine, an_event_that_the_policy_holds_back_is_named)
+{
+    struct buffer sentence = { 0 };
+    struct mxengine_status status;
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    device_kill_engine(&ada);
+    ada.policy = MXCLIENT_SHARE_HALT;
+    device_spawn(&ada);
+    wait_state(&ada, MXCLIENT_ACTIVE);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"for verified eyes\"}")), 0);
+    do
+        status = status_of(&ada);
+    while (!status.is_halted);
+    mxengine_explain(&status, &sentence);
+    mx_stage_check_text(
+        &sentence, "1 message waits until all devices of the members are verified.");
+    buffer_free(&sentence);
+    verify_each_other(&ada, &bob);
+    wait_event(&bob, "for verified eyes");
+    while (status_of(&ada).is_halted)
+        ;
     pair_stop(&home, &ada, &bob);
 }
 

@@ -34,6 +34,65 @@ TEST(olm, messages_go_both_ways)
     mx_stage_fini(&stage);
 }
 
+/* ---- the three cases of libolm's test_ratchet, on whole sessions ------------------------------ */
+
+TEST(olm, send_and_receive_of_libolms_test_ratchet)
+{
+    struct mx_stage stage;
+    struct buffer body = { 0 };
+    enum mx_olm_type type;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    type = mx_stage_send(stage.to_bob, "Message", &body);
+    mx_stage_receive(stage.to_alice, type, &body, "Message");
+    type = mx_stage_send(stage.to_alice, "Message", &body);
+    mx_stage_receive(stage.to_bob, type, &body, "Message");
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, out_of_order_of_libolms_test_ratchet)
+{
+    static const char first_text[] = "First Message";
+    static const char second_text[] = "Second Messsage. A bit longer than the first.";
+    struct buffer first = { 0 }, second = { 0 }, plaintext = { 0 };
+    enum mx_olm_type first_type, second_type;
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    first_type = mx_stage_send(stage.to_bob, first_text, &first);
+    second_type = mx_stage_send(stage.to_bob, second_text, &second);
+    mx_stage_receive(stage.to_alice, second_type, &second, second_text);
+    mx_stage_receive(stage.to_alice, first_type, &first, first_text);
+    CHECK_EQ_INT(
+        mx_olm_decrypt(stage.to_alice, first_type, mx_stage_span(&first), &plaintext), MX_EINDEX);
+    buffer_free(&first);
+    buffer_free(&second);
+    mx_stage_fini(&stage);
+}
+
+TEST(olm, more_messages_of_libolms_test_ratchet)
+{
+    struct mx_stage stage;
+    struct buffer body = { 0 };
+    enum mx_olm_type type;
+
+    mx_stage_init(&stage);
+    mx_stage_meet(&stage);
+    for (unsigned i = 0; i < 8; i++) { /* each turn is a new chain */
+        type = mx_stage_send(stage.to_bob, "These 15 bytes", &body);
+        mx_stage_receive(stage.to_alice, type, &body, "These 15 bytes");
+        type = mx_stage_send(stage.to_alice, "These 15 bytes", &body);
+        mx_stage_receive(stage.to_bob, type, &body, "These 15 bytes");
+    }
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
 /* libolm wrote these texts from the random bytes 0, 1, 2 and so on. */
 TEST(olm, a_session_from_fixed_bytes_is_that_of_libolm)
 {

@@ -250,3 +250,18 @@ TEST(pickle, a_text_opens_with_its_key_and_its_place_alone)
                      mx_stage_random(), &(struct buffer){ 0 }),
         MX_ETOOBIG);
 }
+
+/* The right key in the wrong place decrypts before the tag is checked. */
+TEST(pickle, a_refused_text_leaves_no_plaintext_behind)
+{
+    static const struct mx_pickle_key key = { { 1 } };
+    static const char text[] = "the text of a message";
+    struct buffer sealed = { 0 }, open = { 0 };
+
+    CHECK_EQ_INT(mx_text_seal(SPAN(text), SPAN("$1"), &key, mx_stage_random(), &sealed), 0);
+    CHECK_EQ_INT(mx_text_open(mx_stage_span(&sealed), SPAN("$2"), &key, &open), MX_EMAC);
+    CHECK(open.capacity >= sizeof text);
+    CHECK(memcmp(open.bytes, text, strlen("the text")) != 0);
+    buffer_free(&sealed);
+    buffer_free(&open);
+}

@@ -251,6 +251,61 @@ TEST(primitive, hkdf_of_rfc_5869)
     CHECK(memcmp(ours, expected, sizeof ours) == 0);
 }
 
+/* ---- libolm's test_crypto ---------------------------------------------------------------------- */
+
+/* Its case of X25519 is that of RFC 7748, and its case of HKDF the first of RFC 5869: above. */
+TEST(primitive, aes_of_libolms_test_crypto)
+{
+    static const uint8_t zeros[32];
+    struct mx__message_keys keys = { 0 };
+    struct buffer message = { 0 }, plaintext = { 0 };
+    uint8_t expected[32];
+
+    mx_stage_hex("dc95c078a2408989ad48a21492842087f3c003ddc4a7b8a94baedffc3d214c38", expected, 32);
+    CHECK_EQ_INT(mx__seal(&keys, 0x22, (struct span){ (const char *)zeros, 16 }, &message), 0);
+    CHECK_EQ_U64(message.size, 2 + sizeof expected + MX__MAC_BYTES); /* tag, size, blocks, MAC */
+    CHECK(memcmp(message.bytes + 2, expected, sizeof expected) == 0);
+    CHECK_EQ_INT(mx__open(&keys, (struct span){ message.bytes, 2 + sizeof expected },
+                     (struct span){ message.bytes + 2, sizeof expected }, &plaintext),
+        0);
+    CHECK_EQ_U64(plaintext.size, 16);
+    CHECK(memcmp(plaintext.bytes, zeros, 16) == 0);
+    buffer_free(&message);
+    buffer_free(&plaintext);
+}
+
+TEST(primitive, digests_of_libolms_test_crypto)
+{
+    uint8_t ours[32], expected[32], secret[22], salt[13];
+
+    mx_stage_hex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", expected, 32);
+    crypto_sha256("", 0, ours);
+    CHECK(memcmp(ours, expected, 32) == 0);
+    mx_stage_hex("b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad", expected, 32);
+    crypto_hmac_sha256("", 0, "", 0, ours);
+    CHECK(memcmp(ours, expected, 32) == 0);
+    memset(secret, 0x0b, sizeof secret);
+    for (uint8_t i = 0; i < 13; i++)
+        salt[i] = i;
+    mx_stage_hex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5", expected, 32);
+    crypto_hmac_sha256(salt, sizeof salt, secret, sizeof secret, ours);
+    CHECK(memcmp(ours, expected, 32) == 0);
+}
+
+TEST(primitive, a_signature_of_libolms_test_crypto)
+{
+    static const char message[] = "Hello, World";
+    uint8_t signature[MX_SIGNATURE_BYTES];
+    struct mx__signing_pair pair = { 0 };
+
+    memcpy(pair.secret, "This key is a string of 32 bytes", 32);
+    mx__signing_pair_derive(&pair);
+    mx__sign(&pair, message, sizeof message - 1, signature);
+    CHECK_EQ_INT(mx_verify(&pair.public_key, message, sizeof message - 1, signature), 0);
+    CHECK_EQ_INT(mx_verify(&pair.public_key, "n0t the message", sizeof message - 1, signature),
+        MX_ESIGNATURE);
+}
+
 /* ---- texts and fields ------------------------------------------------------------------------ */
 
 /* libolm's test_message and test_base64. */

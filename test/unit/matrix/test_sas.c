@@ -3,6 +3,7 @@
  * section 6.1. */
 #include <stdlib.h>
 
+#include "matrix/crypto/mx_private.h"
 #include "mx_stage.h"
 #include "shared.h"
 
@@ -49,6 +50,72 @@ static void vector_fini(struct vector *vector)
 {
     mx_sas_destroy(vector->alice);
     mx_sas_destroy(vector->bob);
+}
+
+/* "SAS generate bytes" of libolm's test_sas: the same keys. Its strings have other infos. */
+TEST(sas, keys_and_strings_of_libolms_test_sas)
+{
+    char alice[MX_KEY_CHARS + 1], bob[MX_KEY_CHARS + 1];
+    struct mx_sas_code of_alice = { 0 }, of_bob = { 0 };
+    struct vector vector;
+
+    vector_init(&vector);
+    mx_key_text(mx_sas_key(vector.alice), alice);
+    mx_key_text(mx_sas_key(vector.bob), bob);
+    CHECK_EQ_STR(alice, "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo");
+    CHECK_EQ_STR(bob, "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08");
+    CHECK_EQ_INT(mx_sas_show(vector.alice, &vector.of_alice, &of_alice), 0);
+    CHECK_EQ_INT(mx_sas_show(vector.bob, &vector.of_bob, &of_bob), 0);
+    CHECK(memcmp(&of_alice, &of_bob, sizeof of_bob) == 0);
+    vector_fini(&vector);
+}
+
+/* "SAS calculate MAC" of libolm's test_sas. */
+TEST(sas, macs_of_libolms_test_sas)
+{
+    struct mx_sas_input input = { .key_id = SPAN("MAC"), .text = SPAN("Hello world!") };
+    char of_alice[MX_SAS_MAC_CHARS + 1], of_bob[MX_SAS_MAC_CHARS + 1];
+    struct vector vector;
+
+    vector_init(&vector);
+    for (int i = 0; i < 2; i++) {
+        input.method = i == 0 ? MX_SAS_LEGACY : MX_SAS_V2;
+        input.is_theirs = false;
+        CHECK_EQ_INT(mx_sas_mac(vector.alice, &vector.of_alice, &input, of_alice), 0);
+        input.is_theirs = true;
+        CHECK_EQ_INT(mx_sas_mac(vector.bob, &vector.of_bob, &input, of_bob), 0);
+        CHECK_EQ_STR(of_alice, of_bob);
+        CHECK_EQ_INT(mx_sas_check_mac(vector.bob, &vector.of_bob, &input, span_of(of_alice)), 0);
+        of_alice[0] ^= 1;
+        CHECK_EQ_INT(
+            mx_sas_check_mac(vector.bob, &vector.of_bob, &input, span_of(of_alice)), MX_EMAC);
+    }
+    vector_fini(&vector);
+}
+
+/* The bounds of vodozemac's emoji_generation and decimal_generation, and each bit between them. */
+TEST(sas, strings_at_their_bounds)
+{
+    uint8_t bytes[MX__SAS_BYTES];
+    struct mx_sas_code code;
+
+    for (int all = 0; all <= 0xff; all += 0xff) {
+        memset(bytes, all, sizeof bytes);
+        mx__sas_code(bytes, &code);
+        for (int i = 0; i < 3; i++)
+            CHECK_EQ_INT(code.decimals[i], all == 0 ? 1000 : 9191);
+        for (int i = 0; i < 7; i++)
+            CHECK_EQ_INT(code.emoji[i], all == 0 ? 0 : 63);
+    }
+    for (int bit = 0; bit < 48; bit++) {
+        memset(bytes, 0, sizeof bytes);
+        bytes[bit / 8] = (uint8_t)(0x80 >> bit % 8);
+        mx__sas_code(bytes, &code);
+        for (int i = 0; i < 3; i++)
+            CHECK_EQ_INT(code.decimals[i] - 1000, bit / 13 == i ? 0x1000 >> bit % 13 : 0);
+        for (int i = 0; i < 7; i++)
+            CHECK_EQ_INT(code.emoji[i], bit / 6 == i ? 0x20 >> bit % 6 : 0);
+    }
 }
 
 TEST(sas, both_sides_show_the_same)

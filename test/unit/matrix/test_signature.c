@@ -14,6 +14,7 @@ static struct span member_text(const struct json *object, const char *key)
     return text;
 }
 
+/* The nine cases of libcmatrix are the first nine of these ten. */
 TEST(signature, canonical_json_of_the_specification)
 {
     struct json_doc doc = { 0 }, given = { 0 };

@@ -130,6 +130,38 @@ static struct mxstore_session session_of(struct span device)
     };
 }
 
+TEST(store, sent_rows_are_dropped_after_their_time_and_others_never)
+{
+    struct place place;
+    struct sql_unit *unit;
+
+    store_open(&place);
+    for (int i = 0; i < 8; i++) {
+        char txn[8];
+        struct mxstore_outbox row = { .created_ms = i < 4 ? 99 : 100,
+            .room_id = SPAN("!r:x"),
+            .type = SPAN("m.x"),
+            .content = SPAN("{}"),
+            .sending = i % 4 };
+
+        snprintf(txn, sizeof txn, "m%d", i);
+        row.txn_id = span_of(txn);
+        CHECK_EQ_INT(put(&place, MXSTORE_IS_outbox, &row), 0);
+    }
+    unit = sql_unit_create(0);
+    mxstore_prune_outbox(unit, 100);
+    CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
+    sql_unit_destroy(unit);
+    unit = sql_unit_create(0);
+    mxstore_list(unit, MXSTORE_IS_outbox);
+    mxstore_count_unsent(unit);
+    CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 7); /* but m2 */
+    CHECK_EQ_INT(sql_row_int(unit, 1, 0, 0), 4);
+    sql_unit_destroy(unit);
+    store_close(&place);
+}
+
 TEST(store, the_session_of_another_device_is_refused)
 {
     struct mxstore_session ours = session_of(SPAN("A")), other = session_of(SPAN("B"));

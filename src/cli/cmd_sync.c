@@ -21,6 +21,9 @@ static const struct sync_action sync_actions[] = {
     { "create", "--name N [--invite USER]", 1, 1, sync_create },
     { "invite", "ROOM USER", 3, 3, sync_invite },
     { "join", "ROOM", 2, 2, sync_join },
+    { "leave", "ROOM", 2, 2, sync_leave },
+    { "members", "ROOM", 2, 2, sync_members },
+    { "state", "ROOM TYPE", 3, 3, sync_state },
     { "send", "ROOM TEXT", 3, 3, sync_send },
     { "tail", "[--room R] [--count N]", 1, 1, sync_tail },
     { "attach", "ROOM FILE", 3, 3, sync_attach },
@@ -49,6 +52,7 @@ static const char **sync_option(struct sync_arguments *arguments, const char *na
         { "--since", &arguments->since },
         { "--save", &arguments->save },
         { "--passphrase-file", &arguments->passphrase_file },
+        { "--emoji", &arguments->emoji },
     };
 
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
@@ -163,24 +167,34 @@ const struct cli_command cmd_sync = {
         "  login --homeserver URL --user NAME --password-file F\n"
         "                       log in as a new device; F may be - for standard input\n"
         "  logout               delete the device on the homeserver; received events stay\n"
-        "  status               show the login and the last problem\n"
-        "  rooms                list rooms and invitations\n"
+        "  status               show the login, the last problem, unsent messages, and why events\n"
+        "                       cannot be read\n"
+        "  rooms                list rooms and invitations: encryption, kind, name, inviter\n"
         "  create --name N [--invite USER]\n"
         "                       create an encrypted room and print its id\n"
         "  invite ROOM USER     invite a user\n"
         "  join ROOM            accept an invitation\n"
+        "  leave ROOM           leave a room, or decline an invitation\n"
+        "  members ROOM         list the members of a room\n"
+        "  state ROOM TYPE      print the content of a state event, such as m.room.name\n"
         "  send ROOM TEXT       send a message and print its event id\n"
         "  attach ROOM FILE     encrypt, upload and send a file\n"
-        "  tail                 print decrypted events as they come\n"
+        "  tail                 print decrypted events as they come, and why others cannot be "
+        "read\n"
         "    --room R             of this room alone\n"
         "    --count N            end after N events\n"
         "    --since SEQ          start after this number, 0 for all (default: new events)\n"
         "    --save DIR           save attachments there\n"
         "  devices USER         list the devices of a user\n"
-        "  verify USER [DEVICE] ask a device for verification and compare seven emoji\n"
+        "  verify USER [DEVICE] ask a device for verification and compare seven emoji; the user "
+        "must\n"
+        "                       share a room with you\n"
         "  verify --listen      wait for such a request, accept it and compare\n"
         "                       With --json each step is an object; answer `yes` or `no` on\n"
         "                       standard input. Exit status 0: both sides verified the other\n"
+        "    --emoji FILE         names of the emoji in the language of the locale, from the "
+        "Matrix\n"
+        "                         specification's sas-emoji.json (default: English)\n"
         "  keys export FILE --passphrase-file F\n"
         "  keys import FILE --passphrase-file F\n"
         "                       write and read the keys of received messages, as other Matrix\n"
@@ -189,10 +203,12 @@ const struct cli_command cmd_sync = {
         "  --data DIR           the device's directory (troupe-sync). If a `tail` or `verify`\n"
         "                       runs there, other commands go through it\n"
         "  --json               print JSON, one object a line\n"
+        "  --password-file F    tail and verify: log in again if the homeserver ends the login\n"
         "  --key-file F         the key that seals secrets in DIR: 64 hexadecimal digits\n"
         "  --key-fd N           the same from an open descriptor (default: DIR/key, created)\n"
         "  --share WHO          devices that get the keys of messages: verified (default), all,\n"
-        "                       or halt: send nothing while a device is not verified\n"
+        "                       or halt: send nothing while a device is not verified. The command\n"
+        "                       that runs the engine decides\n"
         "\n"
         "Exit status: 0 success, 1 failure, 2 a wrong command line.\n"
         "\n"

@@ -43,6 +43,8 @@ int sync_complain(const struct sync_client *client, const char *what, int rc)
 {
     const char *data = client->arguments->data;
 
+    if (rc == TR_EACCES && client->why.size > 0)
+        return sync_fail("%s: %.*s", what, (int)client->why.size, client->why.bytes);
     switch (rc) {
     case TR_EACCES:
         return sync_fail("%s: The homeserver refused it, or this device is not a member of the "
@@ -116,6 +118,10 @@ int sync_client_open(struct sync_client *client, const struct sync_arguments *ar
         client->fd = -1;
         return sync_fail("%s", why);
     }
+    if (client->host == NULL && arguments->share != NULL)
+        return sync_fail("The engine of %s runs in another process and keeps its own --share. End "
+                         "that `tail` or `verify`, or start it with --share %s.",
+            arguments->data, arguments->share);
     return CLI_OK;
 }
 
@@ -127,6 +133,8 @@ void sync_client_close(struct sync_client *client)
     if (client->signal_fd >= 0)
         close(client->signal_fd);
     mx_wipe_buffer(&client->in);
+    mx_wipe_buffer(&client->password);
+    buffer_free(&client->why);
 }
 
 static bool client_write(const struct sync_client *client, const struct buffer *line)
@@ -266,6 +274,9 @@ int sync_call_end(struct sync_call *call)
         rc = client_write(call->client, &call->line) ? call_wait(call) : TR_ECLOSED;
     if (rc == 0 && !sync_truth(call->answer, "ok"))
         rc = (int)sync_number(call->answer, "code");
+    buffer_clear(&call->client->why);
+    if (rc == TR_EACCES)
+        (void)buffer_span(&call->client->why, sync_text(call->answer, "result"));
     return rc;
 }
 
@@ -329,7 +340,7 @@ static bool settle_is_watched(const struct sync_client *client)
 /* Judge a status: CLI_OK when the engine is ready, -1 to wait on, CLI_FAILED and a message. */
 static int settle_judge(const struct sync_client *client, const struct json *status, bool is_late)
 {
-    struct span state = sync_text(status, "state");
+    struct span state = sync_text(status, "state"), problem = sync_text(status, "problem");
     const char *data = client->arguments->data;
     int error = (int)sync_number(status, "error");
 
@@ -343,15 +354,27 @@ static int settle_judge(const struct sync_client *client, const struct json *sta
             data, data);
     if (span_is(state, "SOFT_OUT"))
         return sync_fail(
-            "The homeserver ended the login; the keys are kept. Run `troupe sync login "
-            "--data %s ...` again.",
-            data);
+            "%.*s Run `troupe sync login --data %s ...`.", (int)problem.size, problem.at, data);
     if (span_is(state, "ENDED"))
-        return sync_fail("The device of %s has logged out. Log in with another --data DIR.", data);
+        return sync_fail(
+            "%.*s Log in with another --data DIR than %s.", (int)problem.size, problem.at, data);
     if (sync_truth(status, "settled") &&
         (!settle_is_watched(client) || sync_number(status, "gaps") == 0 || is_late))
         return CLI_OK;
     return is_late ? sync_complain(client, "sync", error != 0 ? error : TR_ETIMEOUT) : -1;
+}
+
+/* Judge a status, or log in again if the server ended the login and a password is there. */
+static int settle_step(struct sync_client *client, const struct json *status, bool is_late)
+{
+    if (!span_is(sync_text(status, "state"), "SOFT_OUT") || client->password.size == 0)
+        return settle_judge(client, status, is_late);
+    return sync_login_again(client, sync_text(status, "userId")) == CLI_OK ? -1 : CLI_FAILED;
+}
+
+int sync_recover(struct sync_client *client, const char *what)
+{
+    return client->password.size > 0 ? sync_settle(client) : sync_complain(client, what, TR_EACCES);
 }
 
 int sync_settle(struct sync_client *client)
@@ -372,7 +395,7 @@ int sync_settle(struct sync_client *client)
             if (first_seq < 0)
                 first_seq = sync_number(call.answer, "lastSeq");
             failures = sync_number(call.answer, "error") == 0 ? 0 : failures + 1;
-            status = settle_judge(
+            status = settle_step(
                 client, call.answer, i >= SETTLE_TICKS_MAX || failures >= SETTLE_FAILURES_MAX);
             if (status == -1 && isatty(STDERR_FILENO) &&
                 (i >= SETTLE_QUIET_TICKS || settle_is_watched(client))) {
@@ -398,6 +421,21 @@ bool sync_print_line(struct buffer *line)
     is_good = is_good && fputc('\n', stdout) != EOF && fflush(stdout) == 0;
     mx_wipe_buffer(line);
     return is_good;
+}
+
+void sync_print_safe(struct span text)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        unsigned char c = (unsigned char)text.at[i];
+
+        /* also C1 control characters, which UTF-8 has as C2 80 to C2 9F */
+        if (c == 0xc2 && i + 1 < text.size && (unsigned char)text.at[i + 1] < 0xa0)
+            i++;
+        else if (c >= 0x20 && c != 0x7f)
+            putchar(c);
+        else
+            putchar(c == '\n' ? '\n' : ' ');
+    }
 }
 
 bool sync_print_json(const struct json *answer)
@@ -440,4 +478,11 @@ bool sync_read_secret(const char *path, const char *what, struct buffer *ret_sec
     if (ret_secret->size == 0 && fd >= 0 && got >= 0)
         (void)sync_fail("%s %s is empty.", what, path);
     return ret_secret->size > 0;
+}
+
+bool sync_read_password(struct sync_client *client)
+{
+    const char *path = client->arguments->password_file;
+
+    return path == NULL || sync_read_secret(path, "The password file", &client->password);
 }

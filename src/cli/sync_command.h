@@ -12,7 +12,7 @@ struct sync_arguments {
     const struct cli_command *command;
     const char *data, *key_file, *key_fd, *share;
     const char *homeserver, *user, *password_file, *name, *invite, *room, *count, *since, *save;
-    const char *passphrase_file;
+    const char *passphrase_file, *emoji;
     bool as_json, listens;
     const char *words[SYNC_WORDS_MAX]; /* the action is the first */
     size_t word_count;
@@ -26,6 +26,8 @@ struct sync_client {
     int signal_fd; /* SIGINT and SIGTERM */
     int64_t next_id;
     struct buffer in;
+    struct buffer why;      /* the engine's sentence about the last failure; empty: none */
+    struct buffer password; /* of --password-file, to log in again; empty: none */
     /* Called with the engine's status, several times a second while a request waits; or NULL. It
      * returns 0, or a code to give the request up with. */
     int (*on_status)(void *data, const struct json *status);
@@ -40,6 +42,9 @@ int sync_rooms(struct sync_client *client);
 int sync_create(struct sync_client *client);
 int sync_invite(struct sync_client *client);
 int sync_join(struct sync_client *client);
+int sync_leave(struct sync_client *client);
+int sync_members(struct sync_client *client);
+int sync_state(struct sync_client *client);
 int sync_send(struct sync_client *client);
 int sync_tail(struct sync_client *client);
 int sync_attach(struct sync_client *client);
@@ -77,6 +82,11 @@ struct span sync_text(const struct json *object, const char *key);
 int64_t sync_number(const struct json *object, const char *key);
 bool sync_truth(const struct json *object, const char *key);
 
+/* Log in again after a soft logout, with client->password. CLI_OK, or CLI_FAILED and a message. */
+int sync_login_again(struct sync_client *client, struct span user);
+/* Go on after TR_EACCES: log in again, if a password is there and the server ended the login. CLI_OK,
+ * or CLI_FAILED and a message. */
+int sync_recover(struct sync_client *client, const char *what);
 /* Wait until the engine has synced and its keys are on the server, with progress on a terminal.
  * CLI_OK; CLI_FAILED and a message if there is no login or the server does not answer. */
 int sync_settle(struct sync_client *client);
@@ -89,10 +99,24 @@ bool sync_pause(const struct sync_client *client, int ms);
  * stdout. False: the output is closed. */
 bool sync_print_json(const struct json *answer);
 bool sync_print_line(struct buffer *line);
+/* Print text from the network without control characters. */
+void sync_print_safe(struct span text);
 
 /* Read a file of one secret, without the newline at its end; "-" is stdin. False: a message was
  * printed. The caller wipes it. */
 bool sync_read_secret(const char *path, const char *what, struct buffer *ret_secret);
+
+/* Read the --password-file of a command that runs on into client->password. False: a message was
+ * printed. True without that option. */
+bool sync_read_password(struct sync_client *client);
+
+/* ---- names of emoji: sync_emoji.c ------------------------------------------------------------- */
+
+/* Read a file of names, as the Matrix specification's sas-emoji.json. False: a message was printed. */
+bool sync_emoji_read(const char *path, struct json_doc *ret_doc);
+/* Return the name of an emoji in the language of the locale, or the English one. `table` is the root
+ * of such a file, or NULL. */
+struct span sync_emoji_name(const struct json *table, int64_t number);
 
 /* ---- media: sync_media.c ---------------------------------------------------------------------- */
 

@@ -219,9 +219,11 @@ static int host_listen(struct sync_host *host, int *ret_fd, char *why)
 /* Start to serve the command of this process, and others if it listens. */
 static int host_start_link(struct sync_host *host, bool listens, int *ret_fd, char *why)
 {
-    struct sync_link_options options = {
-        .engine = host->engine, .key = &host->key, .listen_fd = -1, .client_fd = -1
-    };
+    struct sync_link_options options = { .engine = host->engine,
+        .sql = host->sql,
+        .key = &host->key,
+        .listen_fd = -1,
+        .client_fd = -1 };
     int pair[2], rc = 0;
 
     if (listens)

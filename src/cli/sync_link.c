@@ -14,8 +14,10 @@
 enum { TAG_LISTEN = 1, TAG_PEER = 16, TAG_JOB = 1024, LINK_READ_BYTES = 64 << 10 };
 
 /* A request under way. */
+enum link_kind { LINK_FREE, LINK_JOB, LINK_HELD, LINK_UNREAD };
 struct link_request {
-    struct mxengine_job *job; /* NULL: the place is free */
+    enum link_kind kind;
+    struct mxengine_job *job; /* LINK_JOB */
     int64_t id;
 };
 
@@ -29,6 +31,7 @@ struct link_peer {
 
 struct link {
     struct sync_link_options options;
+    struct sql_client sql;
     struct link_peer peers[SYNC_PEERS_MAX];
 };
 
@@ -43,7 +46,7 @@ static bool link_peer_is_free(const struct link_peer *peer)
     if (peer->fd >= 0)
         return false;
     for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
-        if (peer->requests[i].job != NULL)
+        if (peer->requests[i].kind != LINK_FREE)
             return false;
     return true;
 }
@@ -137,28 +140,50 @@ static void link_answer(struct link *link, struct link_peer *peer, struct tr_con
 static struct link_request *link_place(struct link_peer *peer)
 {
     for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
-        if (peer->requests[i].job == NULL)
+        if (peer->requests[i].kind == LINK_FREE)
             return &peer->requests[i];
     return NULL;
+}
+
+/* Read the store for a request that the engine does not answer. */
+static int link_read_store(struct link *link, struct tr_context *ctx, struct sql_unit *unit,
+    struct link_request *place, uint32_t tag)
+{
+    int rc = place == NULL
+                 ? TR_EFULL
+                 : sql_read(ctx, &link->sql, unit, &(struct sql_submit_options){ .tag = tag });
+
+    if (rc != 0)
+        sql_unit_destroy(unit);
+    return rc;
 }
 
 static void link_ask(
     struct link *link, struct link_peer *peer, struct tr_context *ctx, const struct json *line)
 {
-    struct link_request *place = link_place(peer), request = { 0 };
+    struct link_request *place = link_place(peer), request = { .kind = LINK_JOB };
     uint32_t tag = TAG_JOB + (uint32_t)(peer - link->peers) * SYNC_REQUESTS_MAX;
+    struct span verb = { "", 0 };
+    struct sql_unit *unit;
     int rc;
 
+    if (place != NULL)
+        tag += (uint32_t)(place - peer->requests);
     (void)json_int(json_get(line, "id"), &request.id);
-    rc = place == NULL ? TR_EFULL : sync_wire_read(line, &request.job);
-    if (rc == 0) {
+    if (sync_held_read(line, &unit)) {
+        (void)json_string(json_get(line, "do"), &verb);
+        request.kind = span_is(verb, "unread") ? LINK_UNREAD : LINK_HELD;
+        rc = link_read_store(link, ctx, unit, place, tag);
+    } else
+        rc = place == NULL ? TR_EFULL : sync_wire_read(line, &request.job);
+    if (rc == 0 && request.kind == LINK_JOB) {
         request.job->cancel = peer->cancel;
-        rc = mxengine_ask(
-            ctx, link->options.engine, request.job, tag + (uint32_t)(place - peer->requests));
-        if (rc == 0) {
-            *place = request;
-            return;
-        }
+        rc = mxengine_ask(ctx, link->options.engine, request.job, tag);
+    }
+    if (rc == 0) {
+        tr_assert(place != NULL); /* without one rc is TR_EFULL */
+        *place = request;
+        return;
     }
     link_answer(link, peer, ctx, &request, rc);
     mxengine_job_unref(request.job);
@@ -221,6 +246,22 @@ static void link_read(struct link *link, struct link_peer *peer, struct tr_conte
     }
 }
 
+/* Answer a request that read the store. */
+static void link_answer_store(struct link *link, struct link_peer *peer, struct tr_context *ctx,
+    const struct link_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = sql_take(&link->sql, event);
+
+    tr_assert(unit != NULL);
+    if (peer->fd >= 0) {
+        if (sync_held_write(unit, request->kind == LINK_UNREAD, request->id, &peer->out) != 0)
+            link_close(peer, ctx);
+        else
+            link_flush(peer, ctx);
+    }
+    sql_unit_destroy(unit);
+}
+
 /* ---- the actor -------------------------------------------------------------------------------- */
 
 static enum tr_next link_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -242,9 +283,12 @@ static enum tr_next link_event(void *self, struct tr_context *ctx, const struct 
         struct link_request *place = &peer->requests[number % SYNC_REQUESTS_MAX];
         struct link_request request = *place;
 
-        tr_assert(request.job != NULL);
+        tr_assert(request.kind != LINK_FREE);
         *place = (struct link_request){ 0 };
-        link_answer(link, peer, ctx, &request, event->status);
+        if (request.kind == LINK_JOB)
+            link_answer(link, peer, ctx, &request, event->status);
+        else
+            link_answer_store(link, peer, ctx, &request, event);
         mxengine_job_unref(request.job);
     }
     return TR_GO;
@@ -263,6 +307,7 @@ static int link_start(void *self, struct tr_context *ctx)
     struct link *link = self;
     int rc = 0;
 
+    sql_client_init(&link->sql, link->options.sql);
     for (int i = 0; i < SYNC_PEERS_MAX; i++)
         link->peers[i].fd = -1;
     if (link->options.listen_fd >= 0)
@@ -276,6 +321,7 @@ static void link_finish(void *self)
 {
     struct link *link = self;
 
+    sql_client_fini(&link->sql);
     if (link->options.listen_fd >= 0)
         close(link->options.listen_fd);
     for (int i = 0; i < SYNC_PEERS_MAX; i++) {

@@ -6,7 +6,8 @@
  *     {"id":1,"ok":false,"code":-5,"text":"…"}
  *
  * 1. Every request is answered once, in the order in which the engine ends them. `do` is a verb of
- *    engine.h in small letters; sync_wire.c has the members.
+ *    engine.h in small letters; sync_wire.c has the members. `held` lists the events after `after`
+ *    that cannot be read, `unread` counts them by reason; sync_held.c answers both.
  * 2. A line or a connection over its limit closes the connection. A request over the limit is answered
  *    with TR_EFULL. A connection that ends cancels its requests, which get no answer.
  * 3. The socket has the mode 0600 and its directory 0700: its users are the user of the engine. */
@@ -26,6 +27,7 @@ enum {
 
 struct sync_link_options {
     tr_sender engine;                /* borrowed, like the key; both outlive the link */
+    struct sql *sql;                 /* the engine's; borrowed too */
     const struct mx_pickle_key *key; /* opens stored texts */
     int listen_fd;                   /* taken; -1: none */
     int client_fd;                   /* a connection of this process; taken; -1: none */
@@ -42,5 +44,12 @@ int sync_wire_read(const struct json *request, struct mxengine_job **ret_job);
 /* Append the line of an answer. `job` may be NULL after a failure of the request. */
 int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,
     const struct mx_pickle_key *key, struct buffer *out);
+
+/* ---- sync_held.c: events that cannot be read --------------------------------------------------- */
+
+/* Create the unit of a request `held` or `unread`; false for another verb. */
+bool sync_held_read(const struct json *request, struct sql_unit **ret_unit);
+/* Append the line of its answer. The unit has ended. */
+int sync_held_write(const struct sql_unit *unit, bool is_count, int64_t id, struct buffer *out);
 
 #endif

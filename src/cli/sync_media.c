@@ -13,7 +13,11 @@
 #include "cli/sync_command.h"
 #include "matrix/client/media.h"
 
-enum { NAMES_MAX = 1000, SAVE_PATH_MAX = 2 * PATH_MAX };
+enum {
+    NAMES_MAX = 1000,
+    SAVE_PATH_MAX = 2 * PATH_MAX,
+    MEDIA_NAME_BYTES = MXCLIENT_MEDIA_NAME_MAX + 2 /* a longer name stays too long */
+};
 
 /* ---- progress --------------------------------------------------------------------------------- */
 
@@ -59,12 +63,19 @@ static const struct {
     { ".webp", "image/webp" },
 };
 
-/* Name the file in the event: its last part, and its type by its ending. */
-static bool media_describe(const char *path, struct mxclient_media *media)
+/* Name the file in the event: its last part, and its type by its ending. JSON is compressed, and its
+ * name says so to clients that do not know of the compression. */
+static bool media_describe(
+    const char *path, char name[MEDIA_NAME_BYTES], struct mxclient_media *media)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
 
-    media->name = span_of(slash == NULL ? path : slash + 1);
+    media->is_gzip = dot != NULL && span_is_nocase(span_of(dot), ".json");
+    if (media->is_gzip)
+        media->mimetype = SPAN("application/gzip");
+    (void)snprintf(name, MEDIA_NAME_BYTES, "%s%s", slash == NULL ? path : slash + 1,
+        media->is_gzip ? ".gz" : "");
+    media->name = span_of(name);
     for (size_t i = 0; dot != NULL && i < sizeof media_images / sizeof media_images[0]; i++)
         if (span_is_nocase(span_of(dot), media_images[i].ending)) {
             media->is_image = true;
@@ -110,12 +121,13 @@ int sync_attach(struct sync_client *client)
     const char *path = client->arguments->words[2];
     char data[PATH_MAX], sealed[PATH_MAX + 32];
     struct mxclient_media media = { 0 };
+    char name[MEDIA_NAME_BYTES];
     struct stat about;
     int status, rc;
 
     if (stat(path, &about) != 0)
         return sync_fail("%s cannot be read: %s.", path, strerror(errno));
-    if (!S_ISREG(about.st_mode) || !media_describe(path, &media))
+    if (!S_ISREG(about.st_mode) || !media_describe(path, name, &media))
         return sync_fail("%s is no file with a name that can be sent.", path);
     status = sync_settle(client);
     if (status != CLI_OK)
@@ -151,6 +163,18 @@ static bool save_path(const char *folder, struct span name, char path[SAVE_PATH_
     return false;
 }
 
+/* Return the name of a file after it was decompressed. */
+static struct span save_name(const struct mxclient_media *media)
+{
+    struct span name = media->name;
+
+    if (name.at == NULL)
+        return SPAN("attachment");
+    if (media->is_gzip && name.size > 3 && memcmp(name.at + name.size - 3, ".gz", 3) == 0)
+        name.size -= 3;
+    return name;
+}
+
 static int save_download(
     struct sync_client *client, const struct mxclient_media *media, const char *part)
 {
@@ -178,7 +202,7 @@ int sync_save(struct sync_client *client, const struct json *content, const char
         return rc;
     if ((mkdir(directory, 0700) != 0 && errno != EEXIST) || realpath(directory, folder) == NULL)
         return TR_EIO;
-    if (!save_path(folder, media.name.at == NULL ? SPAN("attachment") : media.name, path))
+    if (!save_path(folder, save_name(&media), path))
         return TR_EEXIST;
     (void)snprintf(part, sizeof part, "%s/.%.*s.part", folder, (int)media.id.size, media.id.at);
     rc = save_download(client, &media, part);

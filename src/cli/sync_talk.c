@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sync_talk.c: the login, rooms and messages of `troupe sync`. */
+/* sync_talk.c: the login and the messages of `troupe sync`. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,9 +8,8 @@
 
 enum {
     LOGIN_FAILURES_MAX = 10,
-    JOIN_TRIES = 300,
-    JOIN_PAUSE_MS = 100,
     SENT_MS = 120 * 1000,
+    HELD_MS = 2000, /* between looks for events that cannot be read */
     TEXT_BYTES_MAX = 60000
 };
 
@@ -93,6 +92,24 @@ int sync_login(struct sync_client *client)
     return rc == 0 ? CLI_OK : sync_complain(client, "status", rc);
 }
 
+int sync_login_again(struct sync_client *client, struct span user)
+{
+    struct sync_call call;
+    int rc;
+
+    sync_call_start(&call, client, "login"); /* the engine knows the homeserver */
+    json_put_string(&call.writer, "user", user);
+    json_put_string(&call.writer, "password", mxclient_span(&client->password));
+    rc = sync_call_end(&call);
+    sync_call_fini(&call);
+    if (rc == 0 || rc == TR_EBUSY) /* another command logs in */
+        return CLI_OK;
+    if (rc == TR_EACCES)
+        return sync_fail("The homeserver has ended the login and refuses the password of "
+                         "--password-file. Keys and unsent messages are kept.");
+    return sync_complain(client, "login", rc);
+}
+
 /* Run a request without arguments. */
 static int talk_ask(struct sync_client *client, const char *verb)
 {
@@ -121,7 +138,7 @@ int sync_logout(struct sync_client *client)
     return CLI_OK;
 }
 
-/* ---- status and rooms ------------------------------------------------------------------------- */
+/* ---- status ----------------------------------------------------------------------------------- */
 
 /* Wait until the stored state is loaded and, with a login, a first sync has ended or failed. */
 static int status_read(struct sync_client *client, struct sync_call *call)
@@ -146,19 +163,55 @@ static int status_read(struct sync_client *client, struct sync_call *call)
     return TR_ECANCELLED;
 }
 
+/* Print how many events cannot be read, and why. */
+static void status_print_unread(const struct json *unread)
+{
+    for (struct json_iter it = json_iterate(unread); json_next(&it);) {
+        struct span reason = sync_text(it.value, "reason");
+        int64_t events = sync_number(it.value, "events");
+
+        printf("%s %lld event%s: %.*s\n",
+            span_is(sync_text(it.value, "unread"), "held") ? "waiting  " : "given up ",
+            (long long)events, events == 1 ? "" : "s", (int)reason.size, reason.at);
+    }
+}
+
+/* Print the status with the events that cannot be read, as one object. */
+static bool status_print_json(const struct json *status, const struct json *unread)
+{
+    struct buffer line = { 0 };
+    struct json_writer writer = json_writer(&line);
+
+    json_put_object(&writer, NULL);
+    for (struct json_iter it = json_iterate(status); json_next(&it);) {
+        if (span_is(it.key, "id") || span_is(it.key, "ok"))
+            continue;
+        json_put_key(&writer, it.key);
+        json_put_value(&writer, NULL, it.value);
+    }
+    json_put_value(&writer, "unread", unread);
+    json_put_end(&writer);
+    return json_writer_end(&writer) == 0 && sync_print_line(&line);
+}
+
 int sync_status(struct sync_client *client)
 {
-    struct sync_call call;
+    struct sync_call call, counts;
     int rc = status_read(client, &call);
 
+    sync_call_start(&counts, client, "unread");
+    if (rc == 0)
+        rc = sync_call_end(&counts);
     if (rc != 0)
         rc = sync_complain(client, "status", rc);
     else if (client->arguments->as_json)
-        rc = sync_print_json(call.answer) ? CLI_OK : CLI_FAILED;
+        rc =
+            status_print_json(call.answer, json_get(counts.answer, "unread")) ? CLI_OK : CLI_FAILED;
     else {
         struct span user = sync_text(call.answer, "userId");
         struct span device = sync_text(call.answer, "deviceId");
         struct span state = sync_text(call.answer, "stateText");
+        struct span problem = sync_text(call.answer, "problem");
         int64_t error = sync_number(call.answer, "error");
 
         printf("user      %.*s\ndevice    %.*s\nsession   %.*s\n", (int)user.size, user.at,
@@ -167,118 +220,16 @@ int sync_status(struct sync_client *client)
         printf("synced    %s\n", sync_truth(call.answer, "settled") ? "yes" : "no");
         printf("events    %lld, %lld gaps\n", (long long)sync_number(call.answer, "lastSeq"),
             (long long)sync_number(call.answer, "gaps"));
-        if (error != 0)
+        printf("unsent    %lld\n", (long long)sync_number(call.answer, "unsent"));
+        status_print_unread(json_get(counts.answer, "unread"));
+        if (problem.size > 0)
+            printf("problem   %.*s\n", (int)problem.size, problem.at);
+        else if (error != 0)
             printf("problem   %s\n", mx_error_text((int)error));
     }
+    sync_call_fini(&counts);
     sync_call_fini(&call);
     return rc;
-}
-
-int sync_rooms(struct sync_client *client)
-{
-    int status = sync_settle(client), rc;
-    struct sync_call call;
-
-    if (status != CLI_OK)
-        return status;
-    sync_call_start(&call, client, "rooms");
-    rc = sync_call_end(&call);
-    if (rc != 0)
-        status = sync_complain(client, "rooms", rc);
-    else if (client->arguments->as_json)
-        status = sync_print_json(call.answer) ? CLI_OK : CLI_FAILED;
-    else
-        for (struct json_iter it = json_iterate(json_get(call.answer, "rooms")); json_next(&it);) {
-            struct span room = sync_text(it.value, "roomId");
-            struct span membership = sync_text(it.value, "membership");
-
-            printf("%-40.*s %-7.*s %s\n", (int)room.size, room.at, (int)membership.size,
-                membership.at, sync_truth(it.value, "encrypted") ? "encrypted" : "not encrypted");
-        }
-    sync_call_fini(&call);
-    return status;
-}
-
-/* Wait until /sync shows the room as joined, so that the next command can use it. */
-static int room_wait(struct sync_client *client, struct span room)
-{
-    for (int i = 0; i < JOIN_TRIES; i++) {
-        bool is_there = false;
-        struct sync_call call;
-        int rc;
-
-        sync_call_start(&call, client, "rooms");
-        rc = sync_call_end(&call);
-        for (struct json_iter it = json_iterate(json_get(call.answer, "rooms"));
-             rc == 0 && json_next(&it);)
-            is_there = is_there || (span_equal(sync_text(it.value, "roomId"), room) &&
-                                       span_is(sync_text(it.value, "membership"), "join"));
-        sync_call_fini(&call);
-        if (rc != 0 || is_there)
-            return rc;
-        if (!sync_pause(client, JOIN_PAUSE_MS))
-            return TR_ECANCELLED;
-    }
-    return TR_ETIMEOUT;
-}
-
-static void room_print(const struct sync_client *client, struct span room)
-{
-    struct buffer line = { 0 };
-    struct json_writer writer = json_writer(&line);
-
-    if (client->arguments->as_json) {
-        json_put_object(&writer, NULL);
-        json_put_string(&writer, "roomId", room);
-        json_put_end(&writer);
-    } else
-        (void)buffer_span(&line, room);
-    (void)sync_print_line(&line);
-}
-
-/* Run a request about a room and print the room's id. */
-static int room_ask(
-    struct sync_client *client, const char *verb, const char *room, const char *user)
-{
-    int status = sync_settle(client), rc;
-    struct span id = span_of(room);
-    struct sync_call call;
-
-    if (status != CLI_OK)
-        return status;
-    sync_call_start(&call, client, verb);
-    if (room != NULL)
-        json_put_text(&call.writer, "room", room);
-    if (user != NULL)
-        json_put_text(&call.writer, "user", user);
-    if (client->arguments->name != NULL)
-        json_put_text(&call.writer, "name", client->arguments->name);
-    rc = sync_call_end(&call);
-    if (rc == 0 && sync_text(call.answer, "result").size > 0)
-        id = sync_text(call.answer, "result");
-    if (rc == 0 && strcmp(verb, "invite") != 0)
-        rc = room_wait(client, id);
-    if (rc != 0)
-        status = sync_complain(client, verb, rc);
-    else
-        room_print(client, id);
-    sync_call_fini(&call);
-    return status;
-}
-
-int sync_create(struct sync_client *client)
-{
-    return room_ask(client, "create", NULL, client->arguments->invite);
-}
-
-int sync_invite(struct sync_client *client)
-{
-    return room_ask(client, "invite", client->arguments->words[1], client->arguments->words[2]);
-}
-
-int sync_join(struct sync_client *client)
-{
-    return room_ask(client, "join", client->arguments->words[1], NULL);
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */
@@ -305,6 +256,23 @@ static int sent_print(const struct sync_client *client, const struct json *answe
     return sync_print_line(&line) ? CLI_OK : CLI_FAILED;
 }
 
+/* Say why an event was refused: by the server, or since the login has ended. */
+static int sent_complain(struct sync_client *client, struct span reason)
+{
+    struct sync_call call;
+    struct span problem = { "", 0 };
+    int status;
+
+    sync_call_start(&call, client, "status");
+    if (sync_call_end(&call) == 0 && !span_is(sync_text(call.answer, "state"), "ACTIVE"))
+        problem = sync_text(call.answer, "problem");
+    status = problem.size > 0
+                 ? sync_fail("send: %.*s", (int)problem.size, problem.at)
+                 : sync_fail("send: The event was refused: %.*s.", (int)reason.size, reason.at);
+    sync_call_fini(&call);
+    return status;
+}
+
 /* Wait until the event with this transaction id has left. */
 static int sent_wait(struct sync_client *client, struct span txn)
 {
@@ -317,11 +285,9 @@ static int sent_wait(struct sync_client *client, struct span txn)
     rc = sync_call_end(&call);
     if (rc == 0)
         status = sent_print(client, call.answer);
-    else if (rc == TR_EACCES) {
-        struct span reason = sync_text(call.answer, "result");
-
-        status = sync_fail("send: The event was refused: %.*s.", (int)reason.size, reason.at);
-    } else if (rc == TR_ETIMEOUT || rc == TR_ECANCELLED)
+    else if (rc == TR_EACCES)
+        status = sent_complain(client, sync_text(call.answer, "result"));
+    else if (rc == TR_ETIMEOUT || rc == TR_ECANCELLED)
         status = sync_fail("send: The event waits in the outbox. The next command that runs with "
                            "--data %s sends it.",
             client->arguments->data);
@@ -375,38 +341,27 @@ int sync_send(struct sync_client *client)
 
 /* ---- tail ------------------------------------------------------------------------------------- */
 
-/* Print text from the network without control characters. */
-static void tail_print_safe(struct span text)
-{
-    for (size_t i = 0; i < text.size; i++) {
-        unsigned char c = (unsigned char)text.at[i];
-
-        /* also C1 control characters, which UTF-8 has as C2 80 to C2 9F */
-        if (c == 0xc2 && i + 1 < text.size && (unsigned char)text.at[i + 1] < 0xa0)
-            i++;
-        else if (c >= 0x20 && c != 0x7f)
-            putchar(c);
-        else
-            putchar(c == '\n' ? '\n' : ' ');
-    }
-}
-
 static void tail_print(const struct json *event, struct span saved)
 {
     const struct json *content = json_get(event, "content");
     struct span body = sync_text(content, "body"), type = sync_text(event, "type");
 
     printf("%s", cli_dim());
-    tail_print_safe(sync_text(event, "roomId"));
+    sync_print_safe(sync_text(event, "roomId"));
     printf("%s ", cli_plain());
-    tail_print_safe(sync_text(event, "sender"));
+    sync_print_safe(sync_text(event, "sender"));
     printf(": ");
     if (span_is(type, "m.room.message"))
-        tail_print_safe(body);
+        sync_print_safe(body);
     else {
         putchar('(');
-        tail_print_safe(type);
+        sync_print_safe(type);
         putchar(')');
+    }
+    if (sync_text(event, "unread").size > 0) {
+        struct span reason = sync_text(event, "reason");
+
+        printf(" %.*s", (int)reason.size, reason.at);
     }
     if (saved.size > 0)
         printf(" (saved as %.*s)", (int)saved.size, saved.at);
@@ -448,9 +403,36 @@ static bool tail_show(struct sync_client *client, const struct json *event, bool
     return is_good;
 }
 
-/* Show the events after a number until `left` were shown; -1 is no limit. */
+/* Show the events that cannot be read, from *after on: events up to `seq` are stored. */
+static bool tail_show_held(struct sync_client *client, int64_t seq, int64_t *after)
+{
+    bool is_good = true, is_shown;
+    uint32_t count = SYNC_EVENTS_MAX;
+
+    while (is_good && count == SYNC_EVENTS_MAX) {
+        struct sync_call call;
+
+        sync_call_start(&call, client, "held");
+        json_put_int(&call.writer, "after", *after);
+        count = 0;
+        if (sync_call_end(&call) == 0)
+            for (struct json_iter it = json_iterate(json_get(call.answer, "held"));
+                 is_good && json_next(&it); count++) {
+                *after = sync_number(it.value, "seq");
+                is_good = tail_show(client, it.value, &is_shown);
+            }
+        sync_call_fini(&call);
+    }
+    *after = *after > seq ? *after : seq;
+    return is_good;
+}
+
+/* Show the events after a number until `left` were shown; -1 is no limit. Events that cannot be read
+ * are shown and not counted. */
 static int tail_run(struct sync_client *client, int64_t after, int64_t left)
 {
+    int64_t held_after = after;
+
     while (left != 0) {
         struct sync_call call;
         bool is_good = true;
@@ -459,7 +441,11 @@ static int tail_run(struct sync_client *client, int64_t after, int64_t left)
         sync_call_start(&call, client, "events");
         json_put_int(&call.writer, "after", after);
         json_put_bool(&call.writer, "waits", true);
+        json_put_int(
+            &call.writer, "timeoutMs", HELD_MS); /* nothing wakes for events without a key */
         rc = sync_call_end(&call);
+        if (rc == 0 || rc == TR_ETIMEOUT)
+            is_good = tail_show_held(client, after, &held_after);
         for (struct json_iter it = json_iterate(json_get(call.answer, "events"));
              rc == 0 && left != 0 && json_next(&it);) {
             bool is_shown = false;
@@ -471,7 +457,11 @@ static int tail_run(struct sync_client *client, int64_t after, int64_t left)
         sync_call_fini(&call);
         if (rc == TR_ECANCELLED)
             return CLI_OK; /* Ctrl-C is how a tail ends */
-        if (rc != 0)
+        if (rc == TR_EACCES && sync_recover(client, "tail") == CLI_OK)
+            continue;
+        if (rc == TR_EACCES)
+            return CLI_FAILED;
+        if (rc != 0 && rc != TR_ETIMEOUT)
             return sync_complain(client, "tail", rc);
         if (!is_good)
             return CLI_FAILED;
@@ -491,6 +481,8 @@ int sync_tail(struct sync_client *client)
             arguments->command, "--count takes a number from 1 on, not", arguments->count);
     if (arguments->since != NULL && !span_u64(span_of(arguments->since), &since))
         return cli_wrong(arguments->command, "--since takes a number, not", arguments->since);
+    if (!sync_read_password(client))
+        return CLI_FAILED;
     if (arguments->since == NULL) {
         /* An engine that starts here also shows the events that it missed before. */
         rc = status_read(client, &call);

@@ -161,6 +161,7 @@ int sync_keys(struct sync_client *client)
 /* One verification. */
 struct verify {
     struct sync_client *client;
+    struct json_doc emoji;        /* of --emoji; empty: English names */
     struct buffer transaction_id; /* empty: none has begun */
     int64_t seq;                  /* of the last step that was read */
     bool is_ready;                /* at step `ready`, and the peer has not started */
@@ -205,15 +206,18 @@ static int verify_next(struct verify *verify, int64_t timeout_ms, struct sync_ca
     return rc;
 }
 
-static void verify_show_code(const struct json *news)
+static void verify_show_code(const struct verify *verify, const struct json *news)
 {
     const struct json *emoji = json_get(news, "emoji"), *decimals = json_get(news, "decimals");
     int64_t number = 0;
 
     printf("\n");
     for (struct json_iter it = json_iterate(emoji); json_next(&it);)
-        if (json_int(it.value, &number) && number >= 0 && number < MX_SAS_EMOJIS)
-            printf("   %s  %s\n", mx_sas_emojis[number].emoji, mx_sas_emojis[number].name);
+        if (json_int(it.value, &number) && number >= 0 && number < MX_SAS_EMOJIS) {
+            printf("   %s  ", mx_sas_emojis[number].emoji);
+            sync_print_safe(sync_emoji_name(json_root(&verify->emoji), number));
+            putchar('\n');
+        }
     for (struct json_iter it = json_iterate(decimals); emoji == NULL && json_next(&it);)
         if (json_int(it.value, &number))
             printf("   %lld", (long long)number);
@@ -300,7 +304,7 @@ static void verify_tell(const struct verify *verify, const struct json *news)
         printf("The device %.*s of %.*s is ready.\n", (int)device.size, device.at, (int)user.size,
             user.at);
     else if (span_is(step, "compare"))
-        verify_show_code(news);
+        verify_show_code(verify, news);
     else if (span_is(step, "confirmed"))
         printf("Waiting for the other side.\n");
     else if (span_is(step, "done"))
@@ -352,7 +356,9 @@ static int verify_loop(struct verify *verify)
         if (rc == TR_ETIMEOUT) {
             verify->is_ready = false; /* the peer leaves the start to us */
             (void)verify_act(verify, "start");
-        } else if (rc != 0)
+        } else if (rc == TR_EACCES)
+            status = sync_recover(verify->client, "verify") == CLI_OK ? -1 : CLI_FAILED;
+        else if (rc != 0)
             status = sync_complain(verify->client, "verify", rc);
         else {
             status = verify_step(verify, &call);
@@ -425,8 +431,12 @@ static int verify_begin(struct verify *verify)
 int sync_verify(struct sync_client *client)
 {
     struct verify verify = { .client = client };
-    int status = sync_settle(client);
+    int status = sync_read_password(client) ? CLI_OK : CLI_FAILED;
 
+    if (status == CLI_OK && client->arguments->emoji != NULL)
+        status = sync_emoji_read(client->arguments->emoji, &verify.emoji) ? CLI_OK : CLI_FAILED;
+    if (status == CLI_OK)
+        status = sync_settle(client);
     if (status == CLI_OK)
         status = verify_begin(&verify);
     if (status == CLI_OK)
@@ -436,5 +446,6 @@ int sync_verify(struct sync_client *client)
     verify_post(client);
     buffer_free(&verify.transaction_id);
     buffer_free(&verify.answer);
+    json_doc_free(&verify.emoji);
     return status;
 }

@@ -144,6 +144,18 @@ static void wire_put_rooms(const struct mxengine_job *job, struct json_writer *w
         json_put_string(writer, "roomId", row.room_id);
         json_put_string(writer, "membership", row.membership);
         json_put_bool(writer, "encrypted", row.is_encrypted != 0);
+        if (row.algorithm.size > 0)
+            json_put_string(writer, "algorithm", row.algorithm);
+        json_put_bool(writer, "syncRoom", row.is_sync_room != 0);
+        if (row.name.size > 0)
+            json_put_string(writer, "name", row.name);
+        if (row.inviter.size > 0)
+            json_put_string(writer, "inviter", row.inviter);
+        json_put_object(writer, "power");
+        json_put_int(writer, "own", row.own_level);
+        json_put_int(writer, "invite", row.invite_level);
+        json_put_int(writer, "state", row.state_level);
+        json_put_end(writer);
         json_put_end(writer);
     }
     json_put_end(writer);
@@ -190,6 +202,7 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
 #define WIRE_NAME(name, text) #name,
     static const char *const states[] = { MXCLIENT_STATES(WIRE_NAME) };
 #undef WIRE_NAME
+    struct buffer problem = { 0 };
 
     json_put_bool(writer, "loaded", status->is_loaded);
     json_put_text(writer, "state", states[status->state]);
@@ -200,6 +213,11 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     json_put_int(writer, "firstSeq", status->first_seq);
     json_put_int(writer, "syncedMs", status->synced_ms);
     json_put_int(writer, "error", status->error);
+    mxengine_explain(status, &problem);
+    if (problem.size > 0)
+        json_put_string(writer, "problem", mxclient_span(&problem));
+    buffer_free(&problem);
+    json_put_int(writer, "unsent", (int64_t)status->unsent);
     json_put_int(writer, "undecrypted", (int64_t)status->undecrypted);
     json_put_int(writer, "gaps", status->gaps);
     json_put_bool(writer, "settled", status->is_settled);
@@ -252,6 +270,10 @@ static void wire_put_result(
         wire_put_news(job, writer);
     else if (job->verb == MXENGINE_DEVICES)
         json_put_raw(writer, "devices", mxclient_span(&job->text));
+    else if (job->verb == MXENGINE_MEMBERS)
+        json_put_raw(writer, "members", mxclient_span(&job->text));
+    else if (job->verb == MXENGINE_STATE)
+        json_put_raw(writer, "content", mxclient_span(&job->text));
     else if (job->verb == MXENGINE_EXPORT)
         json_put_raw(writer, "sessions", mxclient_span(&job->text));
     else if (job->verb == MXENGINE_SENT)

@@ -120,6 +120,9 @@ check "sync: nothing to do" 2 "Name the action" "$troupe" sync
 check "sync: an unknown action" 2 "There is no action 'dance'." "$troupe" sync dance
 check "sync: no text" 2 'sync send` takes ROOM TEXT' "$troupe" sync send '!r:x'
 check "sync: no password" 2 "--password-file F" "$troupe" sync login --homeserver http://127.0.0.1:1 --user ada
+check "sync: what to leave" 2 'sync leave` takes ROOM' "$troupe" sync leave
+check "sync: a state of no type" 2 'sync state` takes ROOM TYPE' "$troupe" sync state '!r:x'
+check "sync: no emoji" 1 "The file of --emoji /nowhere cannot be read" "$troupe" sync verify @b:x --emoji /nowhere --data "$work/sync3"
 check "sync: whom to verify" 2 "USER [DEVICE], or verify --listen" "$troupe" sync verify
 check "sync: a wrong policy" 2 "--share takes verified, halt or all, not 'some'." "$troupe" sync rooms --share some
 check "sync: two keys" 2 "Use --key-file or --key-fd, not both" "$troupe" sync rooms --key-file x --key-fd 3

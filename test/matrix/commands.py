@@ -3,13 +3,16 @@
 """`troupe sync`, the shipped program, with matrix-js-sdk as its peer and a Synapse between them. Parts of cases' names on the
 command line choose some; the cases that log in and verify always run."""
 import contextlib
+import gzip
 import hashlib
 import json
 import os
 import pty
 import re
 import select
+import shlex
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -23,6 +26,7 @@ import matrix_peers
 from matrix_peers import LIMIT_S, Peer, ROOT, matrix_homeserver
 from serving import wait_until
 
+SHOWN = []  # all that the program printed to stderr
 PROGRAM = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/debug"), "troupe")
 CASES = []
 
@@ -41,7 +45,7 @@ class Running:
         # pylint: disable=consider-using-with  # it ends in __exit__
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         bufsize=0)
-        self.read = b""
+        self.read, self.shown = b"", ""
 
     def __enter__(self):
         return self
@@ -50,6 +54,7 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self.problem()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -76,6 +81,14 @@ class Running:
     def end(self):
         return self.process.wait(LIMIT_S)
 
+    def problem(self):
+        """All that an ended program printed to stderr."""
+        if not self.process.stderr.closed:
+            SHOWN.append(self.process.stderr.read().decode())
+            self.process.stderr.close()
+            self.shown = SHOWN[-1]
+        return self.shown
+
 
 class Device:
     """A data directory and the commands on it."""
@@ -90,6 +103,7 @@ class Device:
     def run(self, *words, status=0, as_json=True, text=""):
         done = subprocess.run(self.command(*words, as_json=as_json), input=text, capture_output=True, text=True,
                               timeout=LIMIT_S, check=False)
+        SHOWN.append(done.stderr)
         assert done.returncode == status, f"{words}: {done.returncode}: {done.stdout} {done.stderr}"
         return done
 
@@ -153,7 +167,15 @@ def a_room_is_made_by_commands(stage):
     stage.bob.wait("member", roomId=stage.room, userId=stage.bob.user_id, membership="invite")
     stage.bob.call("join", roomId=stage.room)
     rooms = stage.ada.ask("rooms")["rooms"]
-    assert rooms == [{"roomId": stage.room, "membership": "join", "encrypted": True}], rooms
+    assert [{name: room[name] for name in room if name != "power"} for room in rooms] == [{
+        "roomId": stage.room, "membership": "join", "encrypted": True, "algorithm": "m.megolm.v1.aes-sha2", "syncRoom": True,
+        "name": "commands"}], rooms
+    assert rooms[0]["power"]["own"] == 100, rooms
+    status, shown, _ = on_terminal(stage.ada.command("rooms", as_json=False), [])
+    assert status == 0 and re.search(r"ROOM +MEMBERSHIP +ENCRYPTION +KIND +NAME", shown), shown
+    assert re.search(re.escape(stage.room) + r" +join +encrypted +sync commands", shown), shown
+    assert stage.ada.ask("state", stage.room, "m.room.name") == {"name": "commands"}
+    assert "no state of the type" in stage.ada.run("state", stage.room, "m.room.topic", status=1).stderr
 
 
 @case
@@ -162,8 +184,20 @@ def an_invitation_is_joined(stage):
     stage.bob.call("invite", roomId=room, userId=stage.ada.user_id)
     wait_until(lambda: {"roomId": room, "membership": "invite"}.items() <= {
         found["roomId"]: found for found in stage.ada.ask("rooms")["rooms"]}.get(room, {}).items(), "ada sees the invitation")
+    invitation = {found["roomId"]: found for found in stage.ada.ask("rooms")["rooms"]}[room]
+    assert invitation["inviter"] == stage.bob.user_id and invitation["name"] == "of bob", invitation
+    assert invitation["encrypted"] and not invitation["syncRoom"], invitation
+    shown = stage.ada.run("rooms", as_json=False).stdout
+    assert re.search(re.escape(room) + rf" +invite +encrypted +- +of bob \(invited by {stage.bob.user_id}\)", shown), shown
     assert stage.ada.ask("join", room)["roomId"] == room
     stage.bob.wait("member", roomId=room, userId=stage.ada.user_id, membership="join")
+    members = {member["userId"]: member["membership"] for member in stage.ada.ask("members", room)["members"]}
+    assert members == {stage.ada.user_id: "join", stage.bob.user_id: "join"}, members
+    assert f"{stage.bob.user_id} " in stage.ada.run("members", room, as_json=False).stdout
+    assert "not known here" in stage.ada.run("members", "!nowhere:localhost", status=1).stderr
+    assert stage.ada.ask("leave", room)["roomId"] == room
+    stage.bob.wait("member", roomId=room, userId=stage.ada.user_id, membership="leave")
+    assert {found["roomId"]: found["membership"] for found in stage.ada.ask("rooms")["rooms"]}[room] == "leave"
 
 
 @case
@@ -334,6 +368,36 @@ def a_person_compares_emoji_on_a_terminal(stage):
     assert len(rows) == 7 and theirs, shown
 
 
+def emoji_table(translated):
+    """The specification's table, by the source of ours."""
+    with open(os.path.join(ROOT, "src/matrix/crypto/sas_emoji.c"), encoding="utf-8") as file:
+        found = re.findall(r'\{ "(.+)", "(.+)" \}', file.read())
+    assert len(found) == 64
+    return [{"number": number, "emoji": emoji, "description": name, "translated_descriptions": translated(number)}
+            for number, (emoji, name) in enumerate(found)]
+
+
+@case
+def emoji_have_names_in_the_language_of_a_file(stage):
+    def accept():
+        asked = stage.bob.wait("verification_request", deviceId=stage.ada.device_id)
+        stage.bob.call("accept", transactionId=asked["transactionId"])
+        theirs.append(stage.bob.wait("sas", transactionId=asked["transactionId"])["emoji"])
+        return ""
+    path, theirs = os.path.join(stage.folder, "sas-emoji.json"), []
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(emoji_table(lambda number: {"fr": None} if number % 2 else {"de": f"Wort {number}", "fr": "mot"}), file)
+    status, shown, _ = on_terminal(["/usr/bin/env", "LC_ALL=de_DE.UTF-8", *stage.ada.command(
+        "verify", stage.bob.user_id, "--emoji", path, as_json=False)], [("Waiting for the other device", accept),
+                                                                        ("(y/n)", lambda: "n\n")])
+    assert status == 1, shown
+    names = [f"Wort {number}" if number % 2 == 0 else emoji_table(lambda _: {})[number]["description"] for number in theirs[0]]
+    assert re.findall(r"^   \S+  (.+)\r$", shown, re.MULTILINE) == names, (shown, names)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(emoji_table(lambda _: {})[:63], file)
+    assert "is not the table of emoji" in stage.ada.run("verify", stage.bob.user_id, "--emoji", path, status=1).stderr
+
+
 @case
 def bob_reads_what_a_command_sends(stage):
     for number in range(5):
@@ -368,6 +432,8 @@ def commands_go_through_a_running_engine(stage):
         read = {stage.bob.wait("message", roomId=stage.room)["eventId"] for _ in sent}
         assert read == events and len(events) == 8
         assert "another process" in stage.ada.run("status", as_json=False).stdout
+        refused = stage.ada.run("send", stage.room, "to all?", "--share", "all", status=1)
+        assert "keeps its own --share" in refused.stderr and not refused.stdout, refused
         stage.bob.call("send", roomId=stage.room, text="to the tail")
         assert tail.line()["content"]["body"] == "to the tail"
         tail.process.send_signal(signal.SIGTERM)
@@ -429,6 +495,30 @@ def attachments_arrive_whole_in_both_directions(stage):
 
 
 @case
+def json_is_compressed_and_saved_as_it_was(stage):
+    text = json.dumps([{"number": number} for number in range(10_000)]).encode()
+    path, saved = os.path.join(stage.folder, "list.json"), os.path.join(stage.folder, "saved-json")
+    with open(path, "wb") as file:
+        file.write(text)
+    reader = Device(stage.folder, "bob-json")
+    reader.login(stage.server, "bob")
+    sent = stage.ada.ask("attach", stage.room, path, "--share", "all")
+    content = stage.bob.wait("message", roomId=stage.room, eventId=sent["eventId"])["content"]
+    assert content["body"] == "list.json.gz" and content["org.troupe.encoding"] == "gzip", content
+    assert content["info"] == {"size": len(text), "mimetype": "application/gzip"}, content
+    got = stage.bob.call("download", content=content, path=path + ".gz")
+    with open(path + ".gz", "rb") as file:
+        assert gzip.decompress(file.read()) == text and got["size"] < len(text) // 4, got
+    with reader.start("tail", "--since", "0", "--save", saved) as tail:
+        while (event := tail.line())["eventId"] != sent["eventId"] or "unread" in event:
+            pass
+    assert event["saved"] == os.path.join(os.path.realpath(saved), "list.json"), event
+    with open(event["saved"], "rb") as file:
+        assert file.read() == text
+    reader.ask("logout")
+
+
+@case
 def an_upload_shows_its_progress_and_takes_no_memory(stage):
     used = []
     for size in (1, 40_000_000):
@@ -466,20 +556,204 @@ def exported_keys_open_messages_on_another_device(stage):
     later.login(stage.server, "ada")
     with open(word + ".wrong", "w", encoding="ascii") as file:
         print("wrong", file=file)
+    # Before the keys come, the events say why they cannot be read.
+    unread = later.ask("status")["unread"]
+    assert unread and unread[0]["unread"] == "held" and unread[0]["events"] > 0, unread
+    assert "The key has not come." in unread[0]["reason"], unread
+    assert re.search(r"waiting +\d+ events?: The key has not come", later.run("status", as_json=False).stdout)
+    with later.start("tail", "--since", "0") as tail:
+        while (held := tail.line())["eventId"] != event["eventId"]:
+            pass
+    assert held["unread"] == "held" and held["reason"] == unread[0]["reason"] and "content" not in held, held
     assert "passphrase" in later.run("keys", "import", keys, "--passphrase-file", word + ".wrong", status=1).stderr
     assert later.ask("keys", "import", keys, "--passphrase-file", word)["taken"] > 0
     with later.start("tail", "--since", "0") as tail:
-        while tail.line()["eventId"] != event["eventId"]:
+        while (opened := tail.line())["eventId"] != event["eventId"] or "unread" in opened:
             pass
+    assert opened["content"]["body"] == "for the later device", opened
     later.ask("logout")
+
+
+def delete_device(server, user, device_id):
+    """Another device of the user deletes this one: the server ends its login for good."""
+    who = {"type": "m.login.password", "identifier": {"type": "m.id.user", "user": user}, "password": matrix_homeserver.PASSWORD}
+    status, login = server.ask("POST", "/_matrix/client/v3/login", who)
+    assert status == 200, login
+
+    def delete(auth):
+        return server.ask("POST", "/_matrix/client/v3/delete_devices", {"devices": [device_id], **auth}, login["access_token"])
+    _, asked = delete({})
+    status, answer = delete({"auth": {**who, "session": asked["session"]}})
+    assert status == 200, answer
+
+
+@case
+def a_login_that_ends_for_good_ends_what_waits(stage):
+    gone = Device(stage.folder, "ada-gone")
+    gone.login(stage.server, "ada")
+    with gone.start("tail") as tail:
+        wait_until(lambda: os.path.exists(os.path.join(gone.data, "engine.socket")), "the tail serves")
+        with gone.start("verify", "--listen") as listens:
+            wait_until(lambda: gone.ask("status")["settled"], "the tail has synced")
+            delete_device(stage.server, "ada", gone.device_id)
+            assert (tail.end(), listens.end()) == (1, 1)
+            for running in (tail, listens):
+                assert "The login has ended for good; 0 unsent messages and all received events are kept." in running.problem(), \
+                    running.shown
+    status = gone.ask("status")
+    assert status["state"] == "ENDED" and "ended for good" in status["problem"], status
+    assert "ended for good" in gone.run("status", as_json=False).stdout
+    assert "ended for good" in gone.run("send", stage.room, "too late", status=1).stderr
+
+
+def server_tokens(server, column, table="access_tokens"):
+    with contextlib.closing(sqlite3.connect(f"file:{server.path('homeserver.db')}?mode=ro", uri=True)) as database:
+        return [value for (value,) in database.execute(f"SELECT {column} FROM {table}")]
+
+
+@case
+def a_tail_logs_in_again_with_its_password_file(stage):
+    """The server ends each login after some seconds and refuses to refresh its token."""
+    soft = Device(stage.folder, "ada-soft")
+    words = {name: os.path.join(stage.folder, name) for name in ("right", "wrong")}
+    for name, path in words.items():
+        with open(path, "w", encoding="ascii") as file:
+            print(matrix_homeserver.PASSWORD if name == "right" else "wrong", file=file)
+    with matrix_peers.homeserver(os.path.join(stage.folder, "soft"), session_lifetime="5s", refresh_token_lifetime="5s",
+                                 refreshable_access_token_lifetime="5s") as server:
+        server.register("ada")
+        soft.login(server, "ada")
+        with soft.start("tail") as tail:
+            assert tail.end() == 1
+            assert "The server has ended the login; keys and 0 unsent messages are kept." in tail.problem(), tail.shown
+        assert "has ended the login" in soft.ask("status")["problem"]
+        assert "has ended the login" in soft.run("rooms", status=1).stderr
+        assert "refuses the password of --password-file" in soft.run(
+            "tail", "--password-file", words["wrong"], status=1).stderr
+        with soft.start("tail", "--password-file", words["right"]) as tail:
+            wait_until(lambda: os.path.exists(os.path.join(soft.data, "engine.socket")), "the tail serves")
+            wait_until(lambda: soft.ask("status")["settled"], "the tail has synced")
+            first = server_tokens(server, "MAX(id)")[0]
+            # A request finds out that the login has ended; the engine then has the password.
+            wait_until(lambda: subprocess.run(soft.command("create", "--name", "x"), capture_output=True, timeout=LIMIT_S,
+                                              check=False).returncode == 0 and server_tokens(server, "MAX(id)")[0] >= first + 2,
+                       "a room is made after more logins")
+            assert tail.process.poll() is None and soft.ask("status")["deviceId"] == soft.device_id
+
+
+def guide_commands():
+    """The lines of docs/guide/matrix.md that a reader types, for users of this case."""
+    with open(os.path.join(ROOT, "docs/guide/matrix.md"), encoding="utf-8") as file:
+        blocks = re.findall(r"^```sh\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line.replace("ada", "gina").replace("bob", "hugo") for line in lines]
+
+
+class Guide:
+    """A reader with a shell and terminals."""
+
+    def __init__(self, stage):
+        self.folder = os.path.join(stage.folder, "guide")
+        os.mkdir(self.folder)
+        for user in ("gina", "hugo"):
+            stage.server.register(user)
+        for name, text in (("photo.png", "not really"), ("passphrase", "correct horse\n")):
+            with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
+                file.write(text)
+        self.environment = {**os.environ, "PATH": f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}", "server": stage.server.url}
+
+    def type(self, line, **more):
+        done = subprocess.run(["/bin/bash", "-c", line], cwd=self.folder, env={**self.environment, **more}, capture_output=True,
+                              text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
+        SHOWN.append(done.stderr)
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        return done.stdout
+
+    def verify(self, listens, asks):
+        """Both terminals show the same, and both users say yes."""
+        with contextlib.ExitStack() as stack:
+            both = []
+            for line in (listens, asks):
+                running = stack.enter_context(Running(["/usr/bin/env", "-C", self.folder, *shlex.split(
+                    line.replace("troupe", PROGRAM, 1)), "--json"]))
+                both.append(running)
+                if line is listens:
+                    wait_until(lambda: os.path.exists(os.path.join(self.folder, "hugo", "engine.socket")), "hugo listens")
+                    wait_until(lambda: json.loads(self.type("troupe sync status --json --data hugo"))["settled"], "hugo synced")
+            codes = [running.step("compare")["emoji"] for running in both]
+            assert codes[0] == codes[1], codes
+            for running in both:
+                running.say("yes")
+            assert [running.end() for running in both] == [0, 0]
+
+
+@case
+def the_guide_does_what_it_says(stage):
+    guide, lines, values = Guide(stage), guide_commands(), {}
+
+    def take(start):
+        found = next(line for line in lines if line.startswith(start))
+        lines.remove(found)
+        return found
+    for skipped in ("make ", "PATH=", "server="):
+        take(skipped)
+    guide.type(take("echo"))
+    for user in ("gina", "hugo"):
+        assert f"Logged in as @{user}:localhost" in guide.type(take("troupe sync login"))
+    values["room"] = guide.type(take("room=") + '; echo "$room"').strip()
+    guide.type(take("troupe sync join"), **values)
+    assert "notes" in guide.type(take("troupe sync rooms"))
+    assert "@hugo:localhost" in guide.type(take("troupe sync members"), **values)
+    guide.verify(take("troupe sync verify --listen"), take("troupe sync verify"))
+    with Running(["/usr/bin/env", "-C", guide.folder, PROGRAM, *take("troupe sync tail").split()[1:-1], "--json"]) as tail:
+        wait_until(lambda: json.loads(guide.type("troupe sync status --json --data hugo"))["settled"], "hugo has synced")
+        event = guide.type(take("troupe sync send"), **values).strip()
+        said = tail.line()
+        assert (said["eventId"], said["content"]["body"]) == (event, "hello Bob"), said
+        guide.type(take("troupe sync attach"), **values)
+        assert tail.line()["content"]["body"] == "photo.png"
+    guide.type(take("troupe sync tail") + " --count 2")
+    assert os.path.exists(os.path.join(guide.folder, "downloads", "photo.png"))
+    assert "unsent" in guide.type(take("troupe sync status"))
+    jq = "import json, sys; print(json.load(sys.stdin)['content']['body'])"
+    last = guide.type(f"jq() {{ python3 -c \"{jq}\"; }}; {take('troupe sync tail').replace('--count', '--since 0 --count')}")
+    assert last.strip() == "hello Bob", last
+    guide.type(f"secret-tool() {{ cat gina/key; }}; {take('troupe sync rooms')}")
+    assert "sessions are in keys.txt" in guide.type(take("troupe sync keys export"))
+    guide.type("troupe sync login --data gina2 --homeserver $server --user gina --password-file password")
+    assert "new" in guide.type(take("troupe sync keys import"))
+    guide.type(take("troupe sync leave"), **values)
+    assert not lines, lines
 
 
 @case
 def a_device_that_logs_out_is_gone(stage):
     assert stage.ada.ask("logout")["loggedOut"]
     wait_until(lambda: stage.ada.device_id not in stage.bob.known_devices(stage.ada.user_id), "bob knows that it is gone")
-    assert "has logged out" in stage.ada.run("rooms", status=1).stderr
+    assert "has ended for good" in stage.ada.run("rooms", status=1).stderr
     assert stage.ada.ask("status")["state"] == "ENDED"
+
+
+@case
+def no_secret_is_ever_printed_or_stored_in_the_clear(stage):
+    """Over all cases before: passwords, tokens that Synapse gave out, keys of data directories and of messages."""
+    secrets = {matrix_homeserver.PASSWORD, "correct horse"}
+    for table in ("access_tokens", "refresh_tokens"):
+        secrets.update(server_tokens(stage.server, "token", table))
+    files = [os.path.join(found, name) for found, _, names in os.walk(stage.folder) for name in names]
+    for path in files:
+        if os.path.basename(path) == "key":
+            with open(path, encoding="ascii") as file:
+                secrets.add(file.read().strip())
+    assert len(secrets) > 3, "the cases before gave out tokens"
+    shown = "\n".join(SHOWN)
+    assert "troupe sync: " in shown and not [secret for secret in secrets if secret in shown], shown
+    stored = [path for path in files if os.path.basename(path).startswith("sync.db")]
+    assert stored
+    for path in stored:
+        with open(path, "rb") as file:
+            content = file.read()
+        assert not [secret for secret in secrets if secret.encode() in content], path
 
 
 # ---- the run --------------------------------------------------------------------------------------------------------

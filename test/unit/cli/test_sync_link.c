@@ -59,11 +59,13 @@ static void stage_start(struct stage *stage)
                      &(struct tr_spawn_options){ .ret_done = &stage->engine_done }, &stage->engine),
         0);
     CHECK_EQ_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
-    CHECK_EQ_INT(
-        sync_link_spawn(stage->place.system,
-            &(struct sync_link_options){
-                .engine = stage->engine, .key = &stage_key, .listen_fd = -1, .client_fd = pair[1] },
-            &(struct tr_spawn_options){ .ret_done = &stage->link_done }, &stage->link),
+    CHECK_EQ_INT(sync_link_spawn(stage->place.system,
+                     &(struct sync_link_options){ .engine = stage->engine,
+                         .sql = stage->place.sql,
+                         .key = &stage_key,
+                         .listen_fd = -1,
+                         .client_fd = pair[1] },
+                     &(struct tr_spawn_options){ .ret_done = &stage->link_done }, &stage->link),
         0);
     stage->fd = pair[0];
 }
@@ -242,5 +244,100 @@ TEST(sync_link, requests_that_gave_up_free_their_places)
         stage_check(
             &stage, "{\"id\":5,\"do\":\"events\",\"waits\":true,\"timeoutMs\":1}\n", TR_ETIMEOUT);
     stage_check(&stage, "{\"id\":5,\"do\":\"rooms\"}\n", 0);
+    stage_stop(&stage);
+}
+
+/* ---- events that cannot be read --------------------------------------------------------------- */
+
+static void held_put(struct stage *stage, const char *id, int64_t seq, int status, int reason)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxstore_put(unit, MXSTORE_IS_event,
+        &(struct mxstore_event){ .event_id = span_of(id),
+            .seq = seq,
+            .room_id = SPAN("!r:x"),
+            .sender = SPAN("@a:x"),
+            .type = SPAN("m.room.encrypted"),
+            .origin_ms = 1000 + seq,
+            .status = status,
+            .reason = reason,
+            .body = SPAN("{}") });
+    CHECK_EQ_INT(sql_write_wait(stage->place.sql, unit), 0);
+    sql_unit_destroy(unit);
+}
+
+/* Ask, and compare the line of the answer. */
+static void held_check(struct stage *stage, const char *request, const char *answer)
+{
+    struct buffer line = { 0 };
+    struct json_writer writer = json_writer(&line);
+    struct json_doc doc = { 0 };
+
+    stage_say(stage, span_of(request));
+    CHECK(stage_line(stage, &doc));
+    json_put_value(&writer, NULL, json_root(&doc));
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
+    (void)buffer_append(&line, "", 1);
+    CHECK_EQ_STR(line.bytes, answer);
+    buffer_free(&line);
+    json_doc_free(&doc);
+}
+
+TEST(sync_link, events_that_cannot_be_read_say_why)
+{
+    struct stage stage;
+
+    stage_start(&stage);
+    held_check(&stage, "{\"id\":5,\"do\":\"held\"}\n", "{\"id\":5,\"ok\":true,\"held\":[]}");
+    held_check(&stage, "{\"id\":5,\"do\":\"unread\"}\n", "{\"id\":5,\"ok\":true,\"unread\":[]}");
+    held_put(&stage, "$1", 1, MXSTORE_HELD, MX_ESESSION);
+    held_put(&stage, "$2", 2, MXSTORE_ENQUEUED, 0);
+    held_put(&stage, "$3", 3, MXSTORE_ABANDONED, MX_EINDEX);
+    held_put(&stage, "$4", 4, MXSTORE_HELD, MX_EBLOCKED);
+    held_check(&stage, "{\"id\":5,\"do\":\"held\",\"after\":1}\n",
+        "{\"id\":5,\"ok\":true,\"held\":["
+        "{\"seq\":3,\"roomId\":\"!r:x\",\"eventId\":\"$3\",\"sender\":\"@a:x\","
+        "\"type\":\"m.room.encrypted\",\"originMs\":1003,\"unread\":\"abandoned\",\"code\":-4209,"
+        "\"reason\":\"The event repeats another event's message index: it is a replay.\"},"
+        "{\"seq\":4,\"roomId\":\"!r:x\",\"eventId\":\"$4\",\"sender\":\"@a:x\","
+        "\"type\":\"m.room.encrypted\",\"originMs\":1004,\"unread\":\"held\",\"code\":-4216,"
+        "\"reason\":\"The sender has blocked this device.\"}]}");
+    held_put(&stage, "$5", 5, MXSTORE_HELD, MX_EBLOCKED);
+    held_check(&stage, "{\"id\":5,\"do\":\"unread\"}\n",
+        "{\"id\":5,\"ok\":true,\"unread\":["
+        "{\"unread\":\"held\",\"code\":-4216,\"reason\":\"The sender has blocked this device.\","
+        "\"events\":2},"
+        "{\"unread\":\"held\",\"code\":-4211,\"reason\":\"The key has not come. It may come late; "
+        "`troupe sync keys import` brings keys of another device.\",\"events\":1},"
+        "{\"unread\":\"abandoned\",\"code\":-4209,\"reason\":\"The event repeats another event's "
+        "message index: it is a replay.\",\"events\":1}]}");
+    stage_stop(&stage);
+}
+
+/* A connection may end while its request is on the way to the store. */
+TEST(sync_link, reads_of_the_store_count_like_other_requests)
+{
+    const char *wait = "{\"id\":4,\"do\":\"events\",\"waits\":true}\n";
+    struct stage stage;
+
+    stage_start(&stage);
+    for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
+        stage_say(&stage, span_of(wait));
+    stage_check(&stage, "{\"id\":5,\"do\":\"held\"}\n", TR_EFULL);
+    stage_stop(&stage);
+    stage_start(&stage);
+    for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
+        stage_say(&stage, SPAN("{\"id\":4,\"do\":\"held\"}\n"));
+    stage_stop(&stage);
+}
+
+TEST(sync_link, members_and_state_need_a_login)
+{
+    struct stage stage;
+
+    stage_start(&stage);
+    stage_check(&stage, "{\"id\":5,\"do\":\"members\",\"room\":\"!r:x\"}\n", TR_EACCES);
+    stage_check(&stage, "{\"id\":5,\"do\":\"leave\",\"room\":\"!r:x\"}\n", TR_EACCES);
     stage_stop(&stage);
 }

@@ -40,8 +40,8 @@ tour: deps-build release
 check:
 	@$(SUITES) check
 
-## make test         set up and run every suite within its budget, under half an hour
-test: deps-test
+## make test         set up and run every suite within its budget, about half an hour
+test: deps-test deps-matrix
 	@$(SUITES) test
 
 ## make test-long    the same with the big numbers, for hours; SEEDS=n a scenario
@@ -103,12 +103,18 @@ bench-packs: deps-build release
 	@tools/install-deps.sh bench || echo "going on without what is missing"
 	@tools/bench-packs.py $(ARGS)
 
-## make bench-matrix  Megolm beside libolm; ARGS=n is the number of rounds
+## make bench-matrix  Megolm beside libolm, the engine against its targets; ARGS="catchup idle" measures a part of the engine
 bench-matrix: deps-build
 	@tools/install-deps.sh bench || echo "going on without what is missing"
 	@tools/build.sh release
-	@[ -x build/release/matrix-bench ] || { echo "libolm is missing: make bench-matrix needs libolm-dev"; exit 2; }
-	@build/release/matrix-bench $(ARGS)
+	@status=0; \
+	if [ ! -x build/release/matrix-bench ]; then \
+		echo "libolm is missing: Megolm is not compared; it needs libolm-dev"; status=2; \
+	elif [ -z "$(ARGS)" ]; then \
+		build/release/matrix-bench || status=1; echo; \
+	fi; \
+	build/release/matrix-engine-bench build/release/troupe $(ARGS) || status=1; \
+	exit $$status
 
 ## make bench-chassis  HTTP, JSON, SQL, tokens and overload beside their yardsticks; ARGS="http sql" chooses
 bench-chassis: deps-build release
@@ -148,3 +154,4 @@ deps-test:
 
 deps-matrix:
 	@for group in homeserver nio; do tools/install-deps.sh $$group || echo "going on without what is missing"; done
+	@$(PYTHON) tools/matrix_homeserver.py --build-only || echo "going on without Synapse"

@@ -153,6 +153,12 @@ static bool is_plain_get(const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
+/* Returns true for methods of RFC 9110, section 9.2.2; PATCH is none (RFC 5789, section 2). */
+static bool is_idempotent(const char *method)
+{
+    return strcmp(method, "POST") != 0 && strcmp(method, "PATCH") != 0;
+}
+
 /* Returns true for a token of RFC 9110, section 5.6.2. */
 static bool is_token(struct span text)
 {
@@ -402,6 +408,7 @@ static int job_fill(
     if (request->redirects_max > 0 && !is_plain_get(job->method))
         return TR_EINVAL;
     job->redirects_max = request->redirects_max;
+    job->may_repeat = request->may_repeat || is_idempotent(job->method);
     rc = job_set_times(job, request, now_ns);
     if (rc == 0)
         rc = job_copy_url(job, request->url);

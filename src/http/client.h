@@ -73,7 +73,13 @@ struct http_client_request {
     /* Of the answer's body; 0 or at most HTTP_CLIENT_ANSWER_MAX. With a transfer to memory 0 or at
      * most HTTP_CLIENT_LARGE_MAX; with one to a file the file's size, 1 to HTTP_CLIENT_FILE_MAX. */
     uint64_t size_max;
-    uint32_t redirects_max;                /* 0: none, a 302 is the answer; GET and HEAD only */
+    uint32_t redirects_max; /* 0: none, a 302 is the answer; GET and HEAD only */
+    /* POST and PATCH: the server may act on this request twice without harm. libcurl sends a request
+     * again if a kept connection ends before the first byte of the answer, though the server may
+     * have acted on it. So a POST or PATCH without this gets a connection of its own: it is sent
+     * once, at the price of a handshake, and TR_EIO or TR_ETIMEOUT means that its outcome is
+     * unknown. The other methods may always be repeated (RFC 9110, section 9.2.2). */
+    bool may_repeat;
     struct http_client_transfer *transfer; /* NULL: the answer's body is in the reply */
 };
 

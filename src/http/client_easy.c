@@ -232,6 +232,14 @@ static bool easy_set_policy(
            SET(easy, CURLOPT_USERAGENT, client->user_agent);
 }
 
+/* libcurl repeats a request only on a kept connection, so a request that must not be repeated does
+ * not use one. It leaves none either: a series of such requests would fill the pool. */
+static bool easy_set_connection(CURL *easy, const struct client_job *job)
+{
+    return job->may_repeat ||
+           (SET(easy, CURLOPT_FRESH_CONNECT, 1L) && SET(easy, CURLOPT_FORBID_REUSE, 1L));
+}
+
 static bool easy_set_callbacks(CURL *easy, struct client_job *job)
 {
     return SET(easy, CURLOPT_PRIVATE, job) && SET(easy, CURLOPT_WRITEFUNCTION, easy_on_body) &&
@@ -295,7 +303,8 @@ int http_client_easy_start(struct client_job *job, struct client_actor *actor)
         return TR_ENOMEM;
     job->easy = base_fault_hit() ? NULL : curl_easy_init();
     if (job->easy == NULL || !easy_set_policy(job->easy, job, client) ||
-        !easy_set_callbacks(job->easy, job) || !easy_set_request(job->easy, job))
+        !easy_set_connection(job->easy, job) || !easy_set_callbacks(job->easy, job) ||
+        !easy_set_request(job->easy, job))
         return TR_ENOMEM;
     return 0;
 }

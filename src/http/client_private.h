@@ -67,6 +67,7 @@ struct client_job {
     size_t body_size;
     bool has_body;
     bool is_https;
+    bool may_repeat; /* the server may get it twice */
     uint64_t size_max;
     uint64_t stall_ns; /* 0: none */
     uint32_t redirects_max;

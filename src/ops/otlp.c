@@ -199,7 +199,8 @@ static void send_batch(struct exporter *exporter, struct tr_context *ctx)
             &(struct http_client_request){ .method = "POST",
                 .url = exporter->options.url,
                 .headers = headers,
-                .body = { body.bytes, body.size } },
+                .body = { body.bytes, body.size },
+                .may_repeat = true }, /* a span has an id */
             TAG_POSTED);
     if (rc == 0)
         exporter->in_flight = count;

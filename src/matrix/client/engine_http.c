@@ -105,7 +105,8 @@ static int http_ask(
     struct http_client_request request = { .method = rule->method,
         .headers = headers,
         .body = mxclient_span(&call->request->body),
-        .redirects_max = call->request->call == MXCLIENT_WELL_KNOWN ? 3 : 0 };
+        .redirects_max = call->request->call == MXCLIENT_WELL_KNOWN ? 3 : 0,
+        .may_repeat = rule->retry != MXCLIENT_RETRY_NEVER };
     struct buffer url = { 0 }, token = { 0 };
     int rc;
 

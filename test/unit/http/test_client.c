@@ -477,6 +477,114 @@ TEST(client, makes_a_new_connection_where_the_old_one_was_closed)
     fake_server_stop(&server);
 }
 
+/* ---- requests that must not be repeated ----------------------------------------------------- */
+
+/* Answer the first request of a connection. Read every later one, and every one to "/act", and close
+ * without an answer. `data` counts the requests to "/act" and to "/again". */
+static void script_act_and_close(struct fake_connection *connection, void *data)
+{
+    _Atomic int *acted = data;
+    struct fake_request request;
+    bool is_first = true;
+
+    for (; fake_read(connection, &request); is_first = false) {
+        if (strcmp(request.path, "/") != 0)
+            atomic_fetch_add(acted, 1);
+        if (!is_first || strcmp(request.path, "/act") == 0)
+            return;
+        fake_send(connection, ok_text);
+    }
+}
+
+struct repetition {
+    const char *method;
+    const char *path;
+    bool may_repeat;
+    int rc;
+    int acted;
+};
+
+/* Fill the client with a kept connection, and send a request whose connection the server closes. */
+static void check_repetition(const struct repetition *wanted, const struct fake_tls *tls)
+{
+    _Atomic int acted = 0;
+    struct fake_server *server = fake_server_start(script_act_and_close, &acted, tls);
+    struct tr_system *system = system_of(1);
+    struct http_client *client =
+        client_of(system, &(struct http_client_options){ .allow_private = true,
+                              .ca_path = tls == NULL ? NULL : tls->ca_path });
+    struct buffer body = { 0 };
+    int rc;
+
+    CHECK_EQ_INT(http_client_wait(client,
+                     &(struct http_client_request){ .url = fake_server_url(server, "/") }, &body),
+        200);
+    rc = http_client_wait(client,
+        &(struct http_client_request){ .method = wanted->method,
+            .url = fake_server_url(server, wanted->path),
+            .may_repeat = wanted->may_repeat },
+        &body);
+    CHECK_MSG(rc == wanted->rc && atomic_load(&acted) == wanted->acted,
+        "%s %s: %d after %d requests", wanted->method, wanted->path, rc, atomic_load(&acted));
+    buffer_free(&body);
+    http_client_stop(&client);
+    tr_system_destroy(&system);
+    fake_server_stop(&server);
+}
+
+TEST(repetition, is_for_requests_that_may_act_twice)
+{
+    static const struct repetition cases[] = {
+        { "POST", "/act", false, TR_EIO, 1 },
+        { "PATCH", "/act", false, TR_EIO, 1 },
+        { "POST", "/again", false, 200, 1 }, /* the kept connection is left alone */
+        { "POST", "/again", true, 200, 2 },
+        { "GET", "/again", false, 200, 2 },
+        { "PUT", "/again", false, 200, 2 },
+        { "DELETE", "/again", false, 200, 2 },
+    };
+    struct fake_tls tls;
+
+    fake_tls_make(&tls, "127.0.0.1");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_repetition(&cases[i], NULL);
+        check_repetition(&cases[i], &tls);
+    }
+    fake_tls_free(&tls);
+}
+
+/* Return the connections that 20 requests of a kind need, after one that leaves its own behind. */
+static unsigned connections_of(const char *method, bool may_repeat)
+{
+    struct fake_server *server = fake_server_start(script_text, ok_text, NULL);
+    struct tr_system *system = system_of(1);
+    struct http_client *client = client_of(system, &open_options);
+    struct buffer body = { 0 };
+    unsigned connections;
+
+    for (int i = 0; i < 21; i++)
+        CHECK_EQ_INT(http_client_wait(client,
+                         &(struct http_client_request){ .method = i == 0 ? "GET" : method,
+                             .url = fake_server_url(server, "/"),
+                             .may_repeat = may_repeat },
+                         &body),
+            200);
+    connections = fake_server_connections(server);
+    buffer_free(&body);
+    http_client_stop(&client);
+    tr_system_destroy(&system);
+    fake_server_stop(&server);
+    return connections;
+}
+
+TEST(repetition, costs_no_connection_where_it_is_allowed)
+{
+    CHECK_EQ_INT(connections_of("GET", false), 1);
+    CHECK_EQ_INT(connections_of("PUT", false), 1);
+    CHECK_EQ_INT(connections_of("POST", true), 1);
+    CHECK_EQ_INT(connections_of("POST", false), 21);
+}
+
 /* ---- redirects and the guard ---------------------------------------------------------------- */
 
 /* "/N" redirects to "/N-1", "/0" is the end; "/to" redirects to `data`. */

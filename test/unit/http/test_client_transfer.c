@@ -546,8 +546,9 @@ static int upload(struct stage *stage, const char *method, int fd, uint64_t offs
     struct buffer *body)
 {
     struct http_client_transfer *transfer = transfer_of(HTTP_CLIENT_FROM_FILE, fd, offset, size);
-    int rc = stage_wait(
-        stage, (struct http_client_request){ .method = method, .transfer = transfer }, body);
+    int rc = stage_wait(stage,
+        (struct http_client_request){ .method = method, .transfer = transfer, .may_repeat = true },
+        body);
     uint64_t total;
 
     if (rc == 201)

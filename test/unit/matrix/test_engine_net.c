@@ -3,8 +3,8 @@
  * Every accepted event arrives once and in order; mx_server.h checks the ratchets. */
 #include "mx_home.h"
 
-/* A reset is planned twice: libcurl repeats a request by itself if a kept connection ends before the
- * first byte of the answer. */
+/* A reset is planned twice: libcurl repeats a request that may be repeated by itself if a kept
+ * connection ends before the first byte of the answer. */
 enum { SENDS = 3, RESETS = 2, SILENT_MS = 10 * 1000 };
 
 /* The calls of ada's that are broken, each at its first requests. */
@@ -150,10 +150,29 @@ TEST(network, a_login_that_is_reset_says_so_and_can_be_repeated)
     struct pair pair;
 
     pair_start(&pair);
-    plan_set(&pair.home, MX_HOME_RESET, 1u << MXCLIENT_LOGIN, RESETS);
+    plan_set(&pair.home, MX_HOME_RESET, 1u << MXCLIENT_LOGIN, 1);
     CHECK_EQ_INT(mx_device_login(&pair.ada, fake_server_url(pair.home.http, ""), "@u0:x"), TR_EIO);
     CHECK_EQ_INT(mx_device_status(&pair.ada).state, MXCLIENT_SIGNED_OUT);
     pair_meet(&pair);
+    pair_stop(&pair);
+}
+
+/* Neither libcurl nor the engine sends it again: the user decides. */
+TEST(network, a_room_whose_answer_is_lost_is_created_once)
+{
+    struct pair pair = { 0 };
+    uint64_t acted;
+
+    mx_home_start(&pair.home);
+    device_start(&pair.bob);
+    device_start(&pair.ada);
+    CHECK_EQ_INT(mx_device_login(&pair.ada, fake_server_url(pair.home.http, ""), "@u0:x"), 0);
+    plan_set(&pair.home, MX_HOME_ACT_RESET, 1u << MXCLIENT_CREATE_ROOM, RESETS);
+    CHECK_EQ_INT(mx_device_room(&pair.ada, MXENGINE_CREATE, NULL), TR_EIO);
+    pthread_mutex_lock(&pair.home.lock);
+    acted = pair.home.server.acted[MXCLIENT_CREATE_ROOM];
+    pthread_mutex_unlock(&pair.home.lock);
+    CHECK_EQ_U64(acted, 1);
     pair_stop(&pair);
 }
 

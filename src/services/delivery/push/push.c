@@ -251,7 +251,8 @@ static void token_read(struct push *push, struct tr_context *ctx, struct push_ta
                 .url = push->url,
                 .headers = headers,
                 .body = { body.bytes, body.size },
-                .timeout_ns = task_limit_ns },
+                .timeout_ns = task_limit_ns,
+                .may_repeat = true }, /* one wake-up too many does no harm */
             tag_of(push, task));
     buffer_free(&body);
     if (rc < 0)

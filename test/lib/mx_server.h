@@ -79,6 +79,7 @@ struct mx_server_faults {
     int late_percent; /* messages to a device wait for the next /sync */
     int duplicate_percent;
     bool has_refresh; /* logins get refresh tokens */
+    int life_ms;      /* of an access token; 0: the server does not say. No token ends by it */
     bool is_hard;     /* a refused token is the end of the session */
     bool no_one_time; /* claims get the fallback key */
     int rotation;     /* messages of a session; 0: not checked */
@@ -755,6 +756,8 @@ static inline void mx_server_put_tokens(struct mx_server *server, int index, str
         device->refresh = server->tokens;
         (void)buffer_format(out, ",\"refresh_token\":\"r%d.%d\"", index, device->refresh);
     }
+    if (server->faults.life_ms != 0)
+        (void)buffer_format(out, ",\"expires_in_ms\":%d", server->faults.life_ms);
 }
 
 static inline uint32_t mx_server_login(

@@ -462,7 +462,7 @@ static void engine_tick(struct engine *engine)
 {
     bool was_active = engine_is_active(engine);
 
-    mxclient_session_tick(&engine->client.session, engine_now_ms(engine));
+    mxclient_session_tick(&engine->client.session, engine_token_ms(engine));
     if (was_active && !engine_is_active(engine))
         engine->loops[LOOP_SESSION].is_wanted = true;
 }
@@ -501,6 +501,20 @@ static bool engine_step(struct engine *engine, struct tr_context *ctx)
     return false;
 }
 
+/* Return when to look at the token again; UINT64_MAX: it does not end, or has no successor. */
+static uint64_t engine_token_due_ns(const struct engine *engine)
+{
+    int64_t due_ms = mxclient_session_due_ms(&engine->client.session);
+    int64_t now_ms = engine_token_ms(engine);
+
+    if (due_ms == INT64_MAX)
+        return UINT64_MAX;
+    if (due_ms <= now_ms)
+        return engine_in_ns(engine, 1);
+    return engine_in_ns(
+        engine, due_ms - now_ms > ENGINE_LOOK_MS ? ENGINE_LOOK_MS : (uint64_t)(due_ms - now_ms));
+}
+
 /* Return when the next thing becomes due without an event; UINT64_MAX: never. */
 static uint64_t engine_due_ns(const struct engine *engine)
 {
@@ -510,6 +524,7 @@ static uint64_t engine_due_ns(const struct engine *engine)
         return due;
     if (engine->phase == ENGINE_EMPTY)
         return engine->load_due_ns;
+    due = engine_token_due_ns(engine);
     for (int i = 0; i < LOOPS; i++) {
         const struct engine_loop *loop = &engine->loops[i];
         bool is_due = loop->state == LOOP_PAUSED || (loop->state == LOOP_IDLE && loop->is_wanted);

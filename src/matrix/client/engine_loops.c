@@ -91,7 +91,7 @@ static int session_take(struct engine *engine, const struct mxclient_outcome *ou
     struct mxclient_session *session = &engine->client.session;
     enum mxclient_call call = loop->request.call;
     int rc =
-        mxclient_session_answered(session, &loop->request, outcome, body, engine_now_ms(engine));
+        mxclient_session_answered(session, &loop->request, outcome, body, engine_token_ms(engine));
 
     loop->is_wanted = true;
     if (rc == TR_ENOMEM)

@@ -63,6 +63,7 @@ enum {
     ENGINE_RELEASE_ROOMS = 16,
     ENGINE_OUTBOX_HEADS = 64,
     ENGINE_PAUSE_MS = 60 * 1000,
+    ENGINE_LOOK_MS = 60 * 60 * 1000, /* the longest timer for a token: the clock may have jumped */
     ENGINE_TOO_BIG_MS = 60 * 60 * 1000,
     ENGINE_FORGET_BYTES = 1 << 20,
     ENGINE_STALL_MS = 5 * 60 * 1000, /* our own events come back sooner */
@@ -131,6 +132,14 @@ struct engine {
 static inline int64_t engine_now_ms(const struct engine *engine)
 {
     return engine->clock_ms + (int64_t)(engine->now_ns / 1000000);
+}
+/* The clock by which tokens end: the later one. The engine's own stands still in suspend, and the
+ * machine's may be set back. */
+static inline int64_t engine_token_ms(const struct engine *engine)
+{
+    int64_t ahead_ms = engine->client.wall_ahead_ms;
+
+    return engine_now_ms(engine) + (ahead_ms > 0 ? ahead_ms : 0);
 }
 static inline uint64_t engine_in_ns(const struct engine *engine, uint64_t delay_ms)
 {

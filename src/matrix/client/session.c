@@ -355,6 +355,16 @@ static bool session_read_token(const struct json *value, struct span *ret_token)
     return true;
 }
 
+/* Return how long before its end a token of this lifetime is replaced. A token that ends within the
+ * gap is replaced after it: the server would be asked all the time. */
+static int64_t session_ahead_ms(int64_t lifetime)
+{
+    int64_t ahead =
+        lifetime / 2 < MXCLIENT_REFRESH_AHEAD_MS ? lifetime / 2 : MXCLIENT_REFRESH_AHEAD_MS;
+
+    return lifetime - ahead < MXCLIENT_REFRESH_GAP_MS ? lifetime - MXCLIENT_REFRESH_GAP_MS : ahead;
+}
+
 /* Take the tokens of a login or refresh. A refresh without a new refresh token keeps the former. */
 static int session_take_tokens(
     struct mxclient_session *session, const struct json *body, int64_t now_ms)
@@ -369,7 +379,7 @@ static int session_take_tokens(
         !session_read_token(json_get(body, "refresh_token"), &refresh))
         return TR_EPROTO;
     if (!json_int(json_get(body, "expires_in_ms"), &lifetime) || lifetime < 0 ||
-        lifetime > INT64_MAX - now_ms)
+        lifetime > INT64_MAX - now_ms - MXCLIENT_REFRESH_GAP_MS)
         lifetime = 0;
     if (refresh.at != NULL)
         rc = session_set_secret(&session->refresh_token, refresh);
@@ -380,9 +390,7 @@ static int session_take_tokens(
     session->token_expires_ms = lifetime == 0 ? 0 : now_ms + lifetime;
     session->token_refresh_ms = 0;
     if (lifetime != 0 && session->refresh_token.size > 0)
-        session->token_refresh_ms =
-            session->token_expires_ms -
-            (lifetime / 2 < MXCLIENT_REFRESH_AHEAD_MS ? lifetime / 2 : MXCLIENT_REFRESH_AHEAD_MS);
+        session->token_refresh_ms = session->token_expires_ms - session_ahead_ms(lifetime);
     return 0;
 }
 
@@ -412,10 +420,16 @@ static int session_take_login(struct mxclient_session *session,
 
 /* ---- refresh and logout ----------------------------------------------------------------------- */
 
+int64_t mxclient_session_due_ms(const struct mxclient_session *session)
+{
+    return session->state == MXCLIENT_ACTIVE && session->token_refresh_ms != 0
+               ? session->token_refresh_ms
+               : INT64_MAX;
+}
+
 void mxclient_session_tick(struct mxclient_session *session, int64_t now_ms)
 {
-    if (session->state != MXCLIENT_ACTIVE || session->token_refresh_ms == 0 ||
-        now_ms < session->token_refresh_ms)
+    if (now_ms < mxclient_session_due_ms(session))
         return;
     session->is_refusal_soft = false;
     session->is_refresh_early = true;
@@ -525,6 +539,9 @@ bool mxclient_session_next(const struct mxclient_session *session, struct mxclie
             json_put_string(&writer, "refresh_token", mxclient_span(&session->refresh_token));
         json_put_end(&writer);
     }
+    /* Requests wait for a refresh. While the token counts they do not wait for its repetitions. */
+    if (step->call == MXCLIENT_REFRESH && session->is_refresh_early)
+        request->attempts = MXCLIENT_ATTEMPTS_MAX - 1;
     request->token = session->token_serial;
     return true;
 }

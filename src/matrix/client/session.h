@@ -39,6 +39,7 @@ enum {
     MXCLIENT_URL_BYTES_MAX = 1024,
     MXCLIENT_TOKEN_BYTES_MAX = 4000,
     MXCLIENT_REFRESH_AHEAD_MS = 30 * 1000, /* or half of the lifetime, if that is less */
+    MXCLIENT_REFRESH_GAP_MS = 1000,        /* a token is used so long at least */
 };
 
 struct mxclient_session {
@@ -88,8 +89,11 @@ int mxclient_session_login(struct mxclient_session *session, const struct mxclie
     struct mxclient_request *request);
 /* Start to log out. This deletes the device on the server: never call it at shutdown. TR_EBUSY. */
 int mxclient_session_logout(struct mxclient_session *session);
-/* Start a refresh if the token is about to expire. */
+/* Start a refresh if the token is about to expire. It has one attempt: the token still counts. If it
+ * fails, or the clock is wrong, the next refusal starts another. */
 void mxclient_session_tick(struct mxclient_session *session, int64_t now_ms);
+/* Return when the next tick starts a refresh; INT64_MAX: none does. */
+int64_t mxclient_session_due_ms(const struct mxclient_session *session);
 
 /* Write the request that the state needs; false if it needs none: the session waits for a login, has
  * ended or is active. The caller has at most one request of the session under way. */

@@ -220,6 +220,65 @@ TEST(session, short_tokens_are_not_replaced_at_once)
     mxclient_session_fini(&session);
 }
 
+/* A server that gives tokens of a millisecond must not keep the client refreshing. */
+TEST(session, a_token_is_not_replaced_within_a_second)
+{
+    struct mxclient_session session;
+
+    mx_client_discover(&session);
+    CHECK_EQ_INT(
+        mx_client_login(&session, "@ada:x", ",\"refresh_token\":\"r\",\"expires_in_ms\":1", 500),
+        0);
+    CHECK_EQ_INT(mxclient_session_due_ms(&session), 1500);
+    mxclient_session_fini(&session);
+}
+
+TEST(session, is_due_only_while_it_has_a_token_that_it_can_replace)
+{
+    struct mxclient_session session;
+
+    mx_client_discover(&session);
+    CHECK_EQ_INT(mxclient_session_due_ms(&session), INT64_MAX);
+    CHECK_EQ_INT(mx_client_login(&session, "@ada:x", ",\"expires_in_ms\":60000", 0), 0);
+    CHECK_EQ_INT(mxclient_session_due_ms(&session), INT64_MAX);
+    mxclient_session_fini(&session);
+    mx_client_discover(&session);
+    CHECK_EQ_INT(mx_client_login(&session, "@ada:x", REFRESHABLE, 0), 0);
+    CHECK_EQ_INT(mxclient_session_due_ms(&session), 30000);
+    mxclient_session_tick(&session, 30000);
+    CHECK_EQ_INT(mxclient_session_due_ms(&session), INT64_MAX);
+    mxclient_session_fini(&session);
+}
+
+/* The token still counts: requests do not wait for a server that does not answer. */
+TEST(session, an_early_refresh_has_one_attempt)
+{
+    struct mxclient_answer silence = { .failed = TR_ETIMEOUT };
+    struct mxclient_session session;
+    struct mxclient_request request = { .call = MXCLIENT_SYNC }, refresh;
+    struct mxclient_outcome outcome;
+    struct json_doc doc = { 0 };
+
+    mx_client_discover(&session);
+    CHECK_EQ_INT(mx_client_login(&session, "@ada:x", REFRESHABLE, 0), 0);
+    mxclient_session_tick(&session, 30000);
+    CHECK(mxclient_session_next(&session, &refresh));
+    mxclient_request_judge(&refresh, &silence, mx_stage_random(), &doc, &outcome);
+    CHECK_EQ_INT(outcome.verdict, MXCLIENT_REFUSED);
+    CHECK_EQ_INT(mxclient_session_answered(&session, &refresh, &outcome, NULL, 30001), TR_ETIMEOUT);
+    CHECK_EQ_INT(session.state, MXCLIENT_ACTIVE);
+    mxclient_request_fini(&refresh);
+    /* After a refusal the token does not count any more: that refresh is repeated. */
+    mxclient_session_stamp(&session, &request);
+    CHECK_EQ_INT(mxclient_session_refused(&session, &request, &soft), MXCLIENT_REPEAT_WAIT);
+    CHECK(mxclient_session_next(&session, &refresh));
+    mxclient_request_judge(&refresh, &silence, mx_stage_random(), &doc, &outcome);
+    CHECK_EQ_INT(outcome.verdict, MXCLIENT_LATER);
+    mxclient_request_fini(&refresh);
+    json_doc_free(&doc);
+    mxclient_session_fini(&session);
+}
+
 TEST(session, lifetimes_out_of_range_mean_no_expiry)
 {
     static const char *const values[] = { "-1", "9223372036854775807", "1e300", "\"60\"", "null" };

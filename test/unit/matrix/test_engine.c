@@ -568,6 +568,66 @@ TEST(engine, requests_whose_token_is_refused_share_one_refresh)
     device_stop(&ada);
 }
 
+/* Wait until a call has acted so often. */
+static void home_wait_acted(struct home *home, enum mxclient_call call, uint64_t count)
+{
+    struct timespec until;
+    int rc = 0;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    pthread_mutex_lock(&home->lock);
+    while (rc == 0 && home->server.acted[call] < count)
+        rc = pthread_cond_timedwait(&home->changed, &home->lock, &until);
+    CHECK_EQ_INT(rc, 0);
+    pthread_mutex_unlock(&home->lock);
+}
+
+/* The server holds the poll, no other event comes, and no token is refused. */
+TEST(engine, a_token_is_replaced_before_it_ends_though_a_long_poll_is_open)
+{
+    struct device ada;
+    struct home home;
+
+    home_start(&home);
+    home.server.faults.has_refresh = true;
+    home.server.faults.life_ms = 3000;
+    device_start(&ada, &home);
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    home_wait_acted(&home, MXCLIENT_REFRESH, 2);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_LOGIN), 1);
+    home_stop(&home);
+    device_stop(&ada);
+}
+
+/* The clock that the engine's timers use stands still while the machine sleeps. */
+TEST(engine, a_token_that_ended_in_suspend_is_replaced_once_before_the_next_request)
+{
+    struct device ada;
+    struct home home;
+
+    home_start(&home);
+    home.server.faults.has_refresh = true;
+    home.server.faults.life_ms = 3600 * 1000;
+    device_start(&ada, &home);
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_REFRESH), 0);
+    atomic_store(&clocks.ahead_ns, TR_SECONDS(2 * 3600));
+    CHECK_EQ_INT(do_room(&ada, MXENGINE_CREATE, NULL), 0);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_REFRESH), 1);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_CREATE_ROOM), 1);
+    wait_joined(&ada);
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_REFRESH), 1);
+    /* A clock that is set back, too: the token is as old as it was. */
+    atomic_store(&clocks.ahead_ns, 0);
+    CHECK_EQ_INT(do_send(&ada, ROOM, SPAN("{\"body\":\"later\"}")), 0);
+    while (status_of(&ada).unsent > 0)
+        ;
+    CHECK_EQ_U64(home_acted(&home, MXCLIENT_REFRESH), 1);
+    home_stop(&home);
+    device_stop(&ada);
+}
+
 TEST(engine, a_hard_logout_ends_the_session_and_keeps_the_rows)
 {
     struct mxengine_job *job;

@@ -434,13 +434,13 @@ def check_rulers(tidy):
 
 
 def check_names(tidy):
-    """tr__ is the library's own; SQL of a service is in its store; every folder has a README"""
+    """tr__ is the library's own; SQL of a service is in its store, and the commands have none; every folder has a README"""
     for path in tidy.c_files("src/"):
         code = without_comments(tidy.text(path))
         if not path.startswith(("src/base/", "src/runtime/")):
             for found in re.finditer(r"\btr__\w+", code):
                 tidy.problem(path, line_of(code, found.start()), f"{found.group(0)} is internal to libtroupe")
-        if path.startswith("src/services/") and "/store/" not in path and not path.endswith(("_store.c", "_store.h")):
+        if path.startswith(("src/services/", "src/cli/")) and "/store/" not in path and not path.endswith(("_store.c", "_store.h")):
             for found in re.finditer(r"^SQL_(?:LOCKING_)?STATEMENT\(\w+", code, re.MULTILINE):
                 tidy.problem(path, line_of(code, found.start()), f"{found.group(0)}...: statements live in the store")
     for folder in sorted({os.path.dirname(path) for path in tidy.c_files("src/")}):

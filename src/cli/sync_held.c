@@ -5,33 +5,20 @@
 
 #include "cli/sync_link.h"
 
-SQL_STATEMENT(held_page,
-    "SELECT seq, room_id, event_id, sender, origin_ms, status, reason FROM mx_event"
-    " WHERE status IN (0, 5) AND seq > $1 ORDER BY seq LIMIT $2");
-SQL_STATEMENT(held_counts, "SELECT status, reason, COUNT(*) FROM mx_event WHERE status IN (0, 5)"
-                           " GROUP BY status, reason ORDER BY status, reason");
-
-enum { HELD_SEQ, HELD_ROOM, HELD_EVENT, HELD_SENDER, HELD_ORIGIN, HELD_STATUS, HELD_REASON };
-enum { COUNT_STATUS, COUNT_REASON, COUNT_NUMBER };
-
 bool sync_held_read(const struct json *request, struct sql_unit **ret_unit)
 {
     struct span verb = { "", 0 };
     int64_t after = 0;
 
-    _Static_assert(MXSTORE_HELD == 0 && MXSTORE_ABANDONED == 5, "in SQL");
     (void)json_string(json_get(request, "do"), &verb);
     (void)json_int(json_get(request, "after"), &after);
     if (!span_is(verb, "held") && !span_is(verb, "unread"))
         return false;
     *ret_unit = sql_unit_create(0);
     if (span_is(verb, "unread"))
-        sql_unit_step(*ret_unit, &held_counts, SQL_ROWS_ANY);
-    else {
-        sql_unit_step(*ret_unit, &held_page, SQL_ROWS_ANY);
-        sql_unit_int(*ret_unit, after);
-        sql_unit_int(*ret_unit, SYNC_EVENTS_MAX);
-    }
+        mxstore_count_unread(*ret_unit);
+    else
+        mxstore_get_unread(*ret_unit, after, SYNC_EVENTS_MAX);
     return true;
 }
 
@@ -59,11 +46,8 @@ static void held_explain(bool is_abandoned, int reason, struct buffer *out)
         (void)buffer_format(out, "%c%s.", toupper((unsigned char)text[0]), text + 1);
 }
 
-static void held_put_reason(
-    const struct sql_unit *unit, uint32_t row, uint32_t column, struct json_writer *writer)
+static void held_put_reason(bool is_abandoned, int reason, struct json_writer *writer)
 {
-    bool is_abandoned = sql_row_int(unit, 0, row, column) == MXSTORE_ABANDONED;
-    int reason = (int)sql_row_int(unit, 0, row, column + 1);
     struct buffer text = { 0 };
 
     held_explain(is_abandoned, reason, &text);
@@ -77,22 +61,28 @@ static void held_put_reason(
 
 static void held_put_event(const struct sql_unit *unit, uint32_t row, struct json_writer *writer)
 {
+    struct mxstore_unread event;
+
+    mxstore_row(unit, 0, row, MXSTORE_IS_unread, &event);
     json_put_object(writer, NULL);
-    json_put_int(writer, "seq", sql_row_int(unit, 0, row, HELD_SEQ));
-    json_put_string(writer, "roomId", sql_row_bytes(unit, 0, row, HELD_ROOM));
-    json_put_string(writer, "eventId", sql_row_bytes(unit, 0, row, HELD_EVENT));
-    json_put_string(writer, "sender", sql_row_bytes(unit, 0, row, HELD_SENDER));
+    json_put_int(writer, "seq", event.seq);
+    json_put_string(writer, "roomId", event.room_id);
+    json_put_string(writer, "eventId", event.event_id);
+    json_put_string(writer, "sender", event.sender);
     json_put_text(writer, "type", "m.room.encrypted");
-    json_put_int(writer, "originMs", sql_row_int(unit, 0, row, HELD_ORIGIN));
-    held_put_reason(unit, row, HELD_STATUS, writer);
+    json_put_int(writer, "originMs", event.origin_ms);
+    held_put_reason(event.status == MXSTORE_ABANDONED, (int)event.reason, writer);
     json_put_end(writer);
 }
 
 static void held_put_count(const struct sql_unit *unit, uint32_t row, struct json_writer *writer)
 {
+    struct mxstore_unread_count count;
+
+    mxstore_row(unit, 0, row, MXSTORE_IS_unread_count, &count);
     json_put_object(writer, NULL);
-    held_put_reason(unit, row, COUNT_STATUS, writer);
-    json_put_int(writer, "events", sql_row_int(unit, 0, row, COUNT_NUMBER));
+    held_put_reason(count.status == MXSTORE_ABANDONED, (int)count.reason, writer);
+    json_put_int(writer, "events", count.events);
     json_put_end(writer);
 }
 

@@ -160,6 +160,8 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
         VIEW(MXSTORE_CURSOR, cursor),
         .get.text = SELECT(MXSTORE_CURSOR, "room") " WHERE room_id = $1",
     },
+    [MXSTORE_IS_unread] = { VIEW(MXSTORE_UNREAD, unread) },
+    [MXSTORE_IS_unread_count] = { VIEW(MXSTORE_UNREAD_COUNT, unread_count) },
 };
 /* clang-format on */
 
@@ -198,6 +200,7 @@ void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row)
 void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key)
 {
     tr_assert(kind < MXSTORE_KINDS);
+    tr_assert(tables[kind].get.text != NULL);
     sql_unit_step(unit, &tables[kind].get, SQL_ROWS_ANY);
     sql_unit_text(unit, key);
 }
@@ -260,6 +263,10 @@ SQL_STATEMENT(get_held,
 SQL_STATEMENT(get_events,
     SELECT(MXSTORE_EVENT, "event") " WHERE seq > $1 AND status BETWEEN 1 AND 4"
                                    " ORDER BY seq LIMIT $2");
+SQL_STATEMENT(get_unread, SELECT(MXSTORE_UNREAD, "event") " WHERE status IN (0, 5) AND seq > $1"
+                                                          " ORDER BY seq LIMIT $2");
+SQL_STATEMENT(count_unread, "SELECT status, reason, COUNT(*) FROM mx_event WHERE status IN (0, 5)"
+                            " GROUP BY status, reason ORDER BY status, reason");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
 SQL_STATEMENT(count_unsent, "SELECT COUNT(*) FROM mx_outbox WHERE sending < $1");
 SQL_STATEMENT(prune_outbox, "DELETE FROM mx_outbox WHERE sending = $1 AND created_ms < $2");
@@ -343,6 +350,19 @@ void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count
     sql_unit_step(unit, &get_events, SQL_ROWS_ANY);
     sql_unit_int(unit, after_seq);
     sql_unit_int(unit, count_max);
+}
+
+void mxstore_get_unread(struct sql_unit *unit, int64_t after_seq, uint32_t count_max)
+{
+    _Static_assert(MXSTORE_HELD == 0 && MXSTORE_ABANDONED == 5, "in SQL");
+    sql_unit_step(unit, &get_unread, SQL_ROWS_ANY);
+    sql_unit_int(unit, after_seq);
+    sql_unit_int(unit, count_max);
+}
+
+void mxstore_count_unread(struct sql_unit *unit)
+{
+    sql_unit_step(unit, &count_unread, SQL_ROWS_ANY);
 }
 
 void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max)

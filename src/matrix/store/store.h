@@ -194,8 +194,8 @@ enum mxstore_asking { MXSTORE_WANTED, MXSTORE_ASKED, MXSTORE_CAME };
     X(MXSTORE_KEY_REQUEST, key_request)                                                            \
     X(MXSTORE_VERIFICATION, verification)
 
-/* Cursors are read as rows, but stored only by the steps with a condition below: a row that is
- * stored whole could take one back. */
+/* Views are read as rows and never stored whole. Cursors have steps with a condition below: a row
+ * that is stored whole could take one back. */
 #define MXSTORE_TOKEN(FIRST, NEXT) FIRST(TEXT, next_batch)
 #define MXSTORE_CURSOR(FIRST, NEXT)                                                                \
     FIRST(TEXT, room_id)                                                                           \
@@ -204,9 +204,24 @@ enum mxstore_asking { MXSTORE_WANTED, MXSTORE_ASKED, MXSTORE_CAME };
     NEXT(INT, floor_ms) /* MXSTORE_NO_FLOOR: no ciphertext waits */                                \
     NEXT(INT, floor_revision)
 #define MXSTORE_NO_FLOOR INT64_MAX
+/* An event that cannot be read, without its ciphertext; and how many have the same reason. */
+#define MXSTORE_UNREAD(FIRST, NEXT)                                                                \
+    FIRST(INT, seq)                                                                                \
+    NEXT(TEXT, room_id)                                                                            \
+    NEXT(TEXT, event_id)                                                                           \
+    NEXT(TEXT, sender)                                                                             \
+    NEXT(INT, origin_ms)                                                                           \
+    NEXT(INT, status) /* MXSTORE_HELD or MXSTORE_ABANDONED */                                      \
+    NEXT(INT, reason)
+#define MXSTORE_UNREAD_COUNT(FIRST, NEXT)                                                          \
+    FIRST(INT, status)                                                                             \
+    NEXT(INT, reason)                                                                              \
+    NEXT(INT, events)
 #define MXSTORE_VIEWS(X)                                                                           \
     X(MXSTORE_TOKEN, token)                                                                        \
-    X(MXSTORE_CURSOR, cursor)
+    X(MXSTORE_CURSOR, cursor)                                                                      \
+    X(MXSTORE_UNREAD, unread)                                                                      \
+    X(MXSTORE_UNREAD_COUNT, unread_count)
 
 /* clang-format off */
 #define MXSTORE__MEMBER_INT(name) int64_t name;
@@ -225,9 +240,9 @@ enum mxstore_kind { MXSTORE_ROWS(MXSTORE__ENUM) MXSTORE_VIEWS(MXSTORE__ENUM) MXS
  * outbound session that goes back. An event that is stored already stays as it is. */
 void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row);
 /* Add the step that reads the row with this key, or, of a key of two parts, all rows with its first
- * part. For a session and its token the key is ignored. */
+ * part. For a session and its token the key is ignored. Unread events have steps of their own. */
 void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key);
-/* Add the step that reads all rows of a kind, but of cursors and tokens, in the order of their keys. */
+/* Add the step that reads all rows of a kind, but not of a view, in the order of their keys. */
 void mxstore_list(struct sql_unit *unit, enum mxstore_kind kind);
 /* Add the step that reads the held events of a room after a seq, in its order. */
 void mxstore_get_held(
@@ -236,6 +251,10 @@ void mxstore_get_held(
 int64_t mxstore_held_revision(const struct sql_unit *unit, uint32_t step);
 /* Add the step that reads the readable events after a seq, in its order. */
 void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max);
+/* Add the step that reads the events after a seq that cannot be read, MXSTORE_IS_unread, in its order. */
+void mxstore_get_unread(struct sql_unit *unit, int64_t after_seq, uint32_t count_max);
+/* Add the step that counts all of them by status and reason, MXSTORE_IS_unread_count. */
+void mxstore_count_unread(struct sql_unit *unit);
 /* Add the step that reads the oldest unsent outbox row of each room, the oldest first. */
 void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max);
 /* Add the step that reads the largest seq of an event, one integer; 0 without events. */

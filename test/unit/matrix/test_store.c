@@ -525,3 +525,47 @@ TEST(store, held_events_are_read_in_pages_and_judged)
     sql_unit_destroy(unit);
     store_close(&place);
 }
+
+TEST(store, events_that_cannot_be_read_are_listed_and_counted_by_reason)
+{
+    static const struct {
+        const char *id;
+        int status, reason;
+    } events[] = { { "$1", MXSTORE_HELD, -1 }, { "$2", MXSTORE_ENQUEUED, 0 },
+        { "$3", MXSTORE_ABANDONED, -2 }, { "$4", MXSTORE_HELD, -1 }, { "$5", MXSTORE_HELD, -3 } };
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_unread_count count;
+    struct mxstore_unread unread;
+    struct place place;
+
+    store_open(&place);
+    for (int i = 0; i < 5; i++) {
+        struct mxstore_event event = decrypted_event(events[i].id, 10 + i);
+
+        event.status = events[i].status;
+        event.reason = events[i].reason;
+        mxstore_put(unit, MXSTORE_IS_event, &event);
+    }
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    unit = sql_unit_create(0);
+    mxstore_get_unread(unit, 10, 2);
+    mxstore_count_unread(unit);
+    CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 2);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_unread, &unread);
+    CHECK(span_is(unread.event_id, "$3"));
+    CHECK_EQ_INT(unread.seq, 12);
+    CHECK_EQ_INT(unread.status, MXSTORE_ABANDONED);
+    mxstore_row(unit, 0, 1, MXSTORE_IS_unread, &unread);
+    CHECK(span_is(unread.event_id, "$4"));
+    CHECK_EQ_U64(sql_unit_rows(unit, 1), 3);
+    mxstore_row(unit, 1, 1, MXSTORE_IS_unread_count, &count);
+    CHECK_EQ_INT(count.status, MXSTORE_HELD);
+    CHECK_EQ_INT(count.reason, -1);
+    CHECK_EQ_INT(count.events, 2);
+    mxstore_row(unit, 1, 2, MXSTORE_IS_unread_count, &count);
+    CHECK_EQ_INT(count.status, MXSTORE_ABANDONED);
+    CHECK_EQ_INT(count.events, 1);
+    sql_unit_destroy(unit);
+    store_close(&place);
+}

@@ -16,5 +16,11 @@ int mxclient_body_seal(const struct mxclient_session *session, struct span row_k
  * changed or moved; MX_E*, TR_ENOMEM. */
 int mxclient_body_open(
     const struct mx_pickle_key *key, struct span row_key, struct span body, struct buffer *out);
+/* Free a document that json_parse_copy made of such a text: its copy is wiped, too. */
+static inline void mxclient_body_forget(struct json_doc *doc)
+{
+    mx_wipe_buffer(&doc->copy);
+    json_doc_free(doc);
+}
 
 #endif

@@ -276,7 +276,7 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
     mx_wipe_buffer(&text.text);
     buffer_free(&sealed);
     json_doc_free(&event_doc);
-    json_doc_free(&doc);
+    mxclient_body_forget(&doc);
     return rc;
 }
 

@@ -532,7 +532,7 @@ static int send_put_body(struct mxclient *client, struct mxclient_room *room,
         if (rc == 0)
             rc = send_put_outbound(client, outbound, unit);
     }
-    json_doc_free(&doc);
+    mxclient_body_forget(&doc);
     return rc;
 }
 
@@ -569,7 +569,7 @@ int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *ro
     if (message->content.size > MXCLIENT_CONTENT_BYTES_MAX)
         return MX_ETOOBIG;
     rc = mxclient_is_id(message->type) ? send_parse(message->content, &doc) : TR_EINVAL;
-    json_doc_free(&doc);
+    mxclient_body_forget(&doc);
     if (rc != 0)
         return rc;
     row.txn_id = mxclient_session_txn(&client->session, txn);

@@ -83,7 +83,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
     }
     mx_wipe_buffer(&text.text);
     buffer_free(&sealed);
-    json_doc_free(&doc);
+    mxclient_body_forget(&doc);
     return rc;
 }
 

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that talk to each other over a homeserver in memory, each with a database of its own. */
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdatomic.h>
+
 #include "../sql/place.h"
+#include "base/alloc.h"
 #include "matrix/client/body.h"
 #include "matrix/client/key_file.h"
 #include "matrix/client/key_request.h"
@@ -12,6 +17,77 @@
 #include "mx_homeserver.h"
 
 #define ROOM SPAN(MX_HOMESERVER_ROOM)
+
+/* ---- memory that is given back ---------------------------------------------------------------- */
+
+/* A text that no memory may have in it when it is freed; NULL: any may. */
+static const char *_Atomic watched;
+static _Atomic int freed_unwiped;
+
+/* free and realloc replace libc's. A sanitizer has its own, and calls ours before it is ready. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { WATCH_WORKS = false };
+#else
+enum { WATCH_WORKS = true };
+
+static bool watch_finds(void *memory)
+{
+    const char *text = atomic_load(&watched);
+
+    return text != NULL && memory != NULL &&
+           memmem(memory, malloc_usable_size(memory), text, strlen(text)) != NULL;
+}
+
+void free(void *memory)
+{
+    static void *_Atomic found;
+    void (*real)(void *memory);
+
+    if (atomic_load(&found) == NULL)
+        atomic_store(&found, dlsym(RTLD_NEXT, "free"));
+    *(void **)&real = atomic_load(&found);
+    if (watch_finds(memory))
+        atomic_fetch_add(&freed_unwiped, 1);
+    real(memory);
+}
+
+void *realloc(void *memory, size_t size)
+{
+    static void *_Atomic found;
+    void *(*real)(void *memory, size_t size);
+    bool is_found = watch_finds(memory);
+    uintptr_t former = (uintptr_t)memory;
+    void *grown;
+
+    if (atomic_load(&found) == NULL)
+        atomic_store(&found, dlsym(RTLD_NEXT, "realloc"));
+    *(void **)&real = atomic_load(&found);
+    grown = real(memory, size);
+    if (is_found && grown != NULL && (uintptr_t)grown != former)
+        atomic_fetch_add(&freed_unwiped, 1);
+    return grown;
+}
+#endif
+
+static void watch_need(void)
+{
+    if (!WATCH_WORKS)
+        SKIP("a sanitizer owns the allocator");
+}
+
+static void watch(const char *text)
+{
+    atomic_store(&freed_unwiped, 0);
+    atomic_store(&watched, text);
+}
+
+static void watch_end(void)
+{
+    atomic_store(&watched, NULL);
+    CHECK_EQ_INT(atomic_load(&freed_unwiped), 0);
+}
+
+/* ---- engines ---------------------------------------------------------------------------------- */
 
 struct engine {
     struct mxclient client;
@@ -374,6 +450,127 @@ TEST(talk, ciphertext_before_its_key_is_held_and_released)
     check_got(&talk.bob, 1, "early");
     talk_fini(&talk);
 }
+
+/* ---- texts leave no copies -------------------------------------------------------------------- */
+
+#define SECRET "a text that nobody finds in freed memory"
+
+TEST(wipe, a_text_that_is_sent_stays_in_no_freed_memory)
+{
+    struct talk talk;
+
+    watch_need();
+    talk_init(&talk);
+    CHECK_EQ_INT(prepare(&talk.ada), MXCLIENT_NEED_NOTHING);
+    watch(SECRET);
+    send_text(&talk.ada, SECRET);
+    watch_end();
+    talk_fini(&talk);
+}
+
+TEST(wipe, a_text_that_is_received_stays_in_no_freed_memory)
+{
+    struct talk talk;
+
+    watch_need();
+    talk_init(&talk);
+    send_text(&talk.ada, SECRET);
+    watch(SECRET);
+    sync_once(&talk.bob);
+    watch_end();
+    check_got(&talk.bob, 1, SECRET);
+    talk_fini(&talk);
+}
+
+TEST(wipe, a_text_that_is_released_stays_in_no_freed_memory)
+{
+    struct talk talk;
+    struct buffer late;
+
+    watch_need();
+    talk_init(&talk);
+    send_text(&talk.ada, SECRET);
+    late = talk.bob.device->inbox;
+    talk.bob.device->inbox = (struct buffer){ 0 };
+    sync_once(&talk.bob);
+    talk.bob.device->inbox = late;
+    sync_once(&talk.bob);
+    watch(SECRET);
+    CHECK_EQ_INT(release(&talk.bob), 1);
+    watch_end();
+    check_got(&talk.bob, 1, SECRET);
+    talk_fini(&talk);
+}
+
+/* Accept and encrypt a text while the allocation of this number fails. */
+static int send_with_fault(struct engine *engine, uint64_t countdown)
+{
+    struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
+    struct mxclient_message message = { SPAN("m.room.message"), SPAN("{\"body\":\"" SECRET "\"}") };
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_request request = { 0 };
+    char txn[MXCLIENT_TXN_BYTES] = "m0";
+    int rc;
+
+    (void)base_fault_countdown(countdown, 1);
+    rc = mxclient_send_accept(&engine->client, room, &message, engine->now_ms, unit, txn);
+    if (rc == 0)
+        rc = mxclient_send(&engine->client, room,
+            &(struct mxstore_outbox){ .txn_id = span_of(txn),
+                .room_id = ROOM,
+                .type = message.type,
+                .content = message.content },
+            unit, &request);
+    (void)base_fault_countdown(0, 0);
+    mxclient_request_fini(&request);
+    sql_unit_destroy(unit);
+    return rc;
+}
+
+TEST(wipe, a_send_without_memory_leaves_no_copy)
+{
+    struct talk talk;
+    uint64_t countdown = 1;
+
+    watch_need();
+    talk_init(&talk);
+    CHECK_EQ_INT(prepare(&talk.ada), MXCLIENT_NEED_NOTHING);
+    watch(SECRET);
+    while (send_with_fault(&talk.ada, countdown) != 0)
+        countdown++;
+    CHECK(countdown > 3);
+    watch_end();
+    talk_fini(&talk);
+}
+
+TEST(wipe, a_sync_without_memory_leaves_no_copy)
+{
+    struct mxclient_request request;
+    struct talk talk;
+    int rc = TR_ENOMEM;
+
+    watch_need();
+    talk_init(&talk);
+    send_text(&talk.ada, SECRET);
+    mxclient_sync_request(&talk.bob.client, false, &request);
+    (void)ask(&talk.bob, &request);
+    watch(SECRET);
+    for (uint64_t countdown = 1; rc != 0; countdown++) {
+        struct sql_unit *unit = sql_unit_create(0);
+
+        (void)base_fault_countdown(countdown, 1);
+        rc = mxclient_sync_take(&talk.bob.client, json_root(&talk.bob.doc), talk.bob.now_ms, 5000,
+            unit, &talk.bob.news);
+        (void)base_fault_countdown(0, 0);
+        sql_unit_destroy(unit);
+        if (rc != 0)
+            restart(&talk.bob);
+    }
+    watch_end();
+    talk_fini(&talk);
+}
+
+/* ---- held events ------------------------------------------------------------------------------ */
 
 static struct mxstore_cursor read_cursor(struct engine *engine)
 {

@@ -37,16 +37,9 @@ static int inbound_from_bytes(const uint8_t bytes[MX__SESSION_EXPORT_BYTES], boo
 
 int mx_inbound_create(struct span session_key, struct mx_inbound **ret_inbound)
 {
-    const size_t covered = MX__SESSION_EXPORT_BYTES;
     uint8_t bytes[MX__SESSION_KEY_BYTES];
-    struct mx_key key;
-    int rc = mx__secret_decode(session_key, bytes, sizeof bytes);
+    int rc = mx__session_key_read(session_key, bytes);
 
-    if (rc != 0)
-        return rc;
-    memcpy(key.bytes, bytes + covered - MX_KEY_BYTES, MX_KEY_BYTES);
-    rc = bytes[0] == MX__SESSION_KEY_VERSION ? mx_verify(&key, bytes, covered, bytes + covered)
-                                             : MX_EVERSION;
     if (rc == 0)
         rc = inbound_from_bytes(bytes, true, ret_inbound);
     crypto_wipe(bytes, sizeof bytes);
@@ -56,10 +49,8 @@ int mx_inbound_create(struct span session_key, struct mx_inbound **ret_inbound)
 int mx_inbound_import(struct span session_export, struct mx_inbound **ret_inbound)
 {
     uint8_t bytes[MX__SESSION_EXPORT_BYTES];
-    int rc = mx__secret_decode(session_export, bytes, sizeof bytes);
+    int rc = mx__session_export_read(session_export, bytes);
 
-    if (rc == 0 && bytes[0] != MX__SESSION_EXPORT_VERSION)
-        rc = MX_EVERSION;
     if (rc == 0)
         rc = inbound_from_bytes(bytes, false, ret_inbound);
     crypto_wipe(bytes, sizeof bytes);
@@ -146,28 +137,19 @@ enum mx_copy mx_inbound_compare(const struct mx_inbound *inbound, const struct m
 static int inbound_open(
     struct mx_inbound *inbound, struct span message, struct buffer *plaintext, uint32_t *ret_index)
 {
-    struct mx__field fields[] = { { .tag = 0x08 }, { .tag = 0x12 } }; /* index, ciphertext */
+    struct mx__megolm_message read;
     struct mx__message_keys keys;
     struct mx__ratchet ratchet;
-    struct span authenticated;
-    int rc;
+    int rc = mx__megolm_read(message, &inbound->signing_key, &read);
 
-    if (message.size < MX__MAC_BYTES + MX_SIGNATURE_BYTES)
-        return MX_EFORMAT;
-    message.size -= MX_SIGNATURE_BYTES;
-    authenticated = (struct span){ message.at, message.size - MX__MAC_BYTES };
-    rc = mx__read_fields(authenticated, fields, 2);
     if (rc == 0)
-        rc = mx_verify(&inbound->signing_key, message.at, message.size,
-            (const uint8_t *)message.at + message.size);
-    if (rc == 0)
-        rc = inbound_ratchet_at(inbound, fields[0].number, &ratchet);
+        rc = inbound_ratchet_at(inbound, read.index, &ratchet);
     if (rc != 0)
         return rc;
     mx__ratchet_keys(&ratchet, &keys);
-    rc = mx__open(&keys, authenticated, fields[1].bytes, plaintext);
+    rc = mx__open(&keys, read.authenticated, read.ciphertext, plaintext);
     if (rc == 0) {
-        *ret_index = fields[0].number;
+        *ret_index = read.index;
         inbound->is_verified = true;
         if (ratchet.index > inbound->latest.index)
             inbound->latest = ratchet;

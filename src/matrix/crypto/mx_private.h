@@ -88,7 +88,23 @@ struct mx__field {
  * MX_EVERSION; MX_EFORMAT if a field is missing, cut or out of range. */
 int mx__read_fields(struct span message, struct mx__field *fields, size_t count);
 
-/* ---- megolm.c: the ratchet ------------------------------------------------------------------- */
+struct mx__olm_message {
+    struct mx_key ratchet_key;
+    uint32_t index;
+    struct span ciphertext;
+    struct span authenticated; /* the MAC follows it */
+};
+struct mx__olm_pre_key {
+    struct mx_key one_time_key;
+    struct mx_key base_key;
+    struct mx_key identity;
+    struct span message;
+};
+/* Read a normal or a pre-key message. The spans point into `bytes`. They fail like mx__read_fields. */
+int mx__olm_read(struct span bytes, struct mx__olm_message *ret_message);
+int mx__olm_read_pre_key(struct span bytes, struct mx__olm_pre_key *ret_pre_key);
+
+/* ---- megolm.c: the ratchet, session keys, messages ------------------------------------------- */
 
 enum { MX__RATCHET_BYTES = 128 };
 struct mx__ratchet {
@@ -108,6 +124,20 @@ enum {
 };
 void mx__session_write(uint8_t version, const struct mx__ratchet *ratchet,
     const struct mx_key *signing_key, uint8_t ret_bytes[MX__SESSION_EXPORT_BYTES]);
+/* Decode and check a session key with its signature, or an export. The caller wipes the bytes, also
+ * on failure. MX_EBASE64, MX_EFORMAT, MX_EVERSION, MX_ESIGNATURE. */
+int mx__session_key_read(struct span text, uint8_t ret_bytes[MX__SESSION_KEY_BYTES]);
+int mx__session_export_read(struct span text, uint8_t ret_bytes[MX__SESSION_EXPORT_BYTES]);
+
+struct mx__megolm_message {
+    uint32_t index;
+    struct span ciphertext;
+    struct span authenticated; /* the MAC follows it, then the signature */
+};
+/* Read a message and check its signature, but not its MAC. The spans point into `message`. It fails
+ * like mx__read_fields, and with MX_ESIGNATURE. */
+int mx__megolm_read(
+    struct span message, const struct mx_key *signing_key, struct mx__megolm_message *ret_message);
 
 /* ---- account.c ------------------------------------------------------------------------------- */
 

@@ -92,75 +92,7 @@ static struct olm_step *olm_insert(struct olm_step *steps, uint32_t *count, uint
     return steps;
 }
 
-/* ---- messages -------------------------------------------------------------------------------- */
-
-struct olm_message {
-    struct mx_key ratchet_key;
-    uint32_t index;
-    struct span ciphertext;
-    struct span authenticated; /* the MAC follows it */
-};
-
-static struct mx_key olm_field_key(const struct mx__field *field)
-{
-    struct mx_key key;
-
-    tr_assert(field->bytes.size == sizeof key.bytes);
-    memcpy(key.bytes, field->bytes.at, sizeof key.bytes);
-    return key;
-}
-
-static int olm_read(struct span bytes, struct olm_message *ret_message)
-{
-    struct mx__field fields[] = {
-        { .tag = 0x0a, .size = MX_KEY_BYTES }, /* ratchet key */
-        { .tag = 0x10 },                       /* index */
-        { .tag = 0x22 },                       /* ciphertext */
-    };
-    int rc;
-
-    if (bytes.size < MX__MAC_BYTES)
-        return MX_EFORMAT;
-    bytes.size -= MX__MAC_BYTES;
-    rc = mx__read_fields(bytes, fields, 3);
-    if (rc == 0)
-        *ret_message = (struct olm_message){
-            .ratchet_key = olm_field_key(&fields[0]),
-            .index = fields[1].number,
-            .ciphertext = fields[2].bytes,
-            .authenticated = bytes,
-        };
-    return rc;
-}
-
-struct olm_pre_key {
-    struct mx_key one_time_key;
-    struct mx_key base_key;
-    struct mx_key identity;
-    struct span message;
-};
-
-static int olm_read_pre_key(struct span bytes, struct olm_pre_key *ret_pre_key)
-{
-    struct mx__field fields[] = {
-        { .tag = 0x0a, .size = MX_KEY_BYTES }, /* one-time key */
-        { .tag = 0x12, .size = MX_KEY_BYTES }, /* base key */
-        { .tag = 0x1a, .size = MX_KEY_BYTES }, /* identity key */
-        { .tag = 0x22 },                       /* message */
-    };
-    int rc = mx__read_fields(bytes, fields, 4);
-
-    if (rc == 0)
-        *ret_pre_key = (struct olm_pre_key){
-            .one_time_key = olm_field_key(&fields[0]),
-            .base_key = olm_field_key(&fields[1]),
-            .identity = olm_field_key(&fields[2]),
-            .message = fields[3].bytes,
-        };
-    return rc;
-}
-
-static bool olm_is_session(const struct mx_olm *olm, const struct olm_pre_key *pre_key)
+static bool olm_is_session(const struct mx_olm *olm, const struct mx__olm_pre_key *pre_key)
 {
     return mx_key_equal(&olm->first_identity, &pre_key->identity) &&
            mx_key_equal(&olm->base_key, &pre_key->base_key) &&
@@ -224,15 +156,15 @@ static int olm_open(struct mx_olm *olm, struct span bytes, struct buffer *plaint
 
 /* Fill a session from the sender's first message, which has the ratchet key of its chain. */
 static int olm_accept(struct mx_olm *olm, const struct mx_account *account,
-    const struct olm_pre_key *pre_key, struct buffer *plaintext)
+    const struct mx__olm_pre_key *pre_key, struct buffer *plaintext)
 {
     const struct mx__key_pair *one_time = mx__account_find(account, &pre_key->one_time_key);
-    struct olm_message message;
+    struct mx__olm_message message;
     int rc;
 
     if (one_time == NULL)
         return MX_EONETIME;
-    rc = olm_read(pre_key->message, &message);
+    rc = mx__olm_read(pre_key->message, &message);
     if (rc != 0)
         return rc;
     rc = olm_shake(
@@ -254,7 +186,7 @@ static int olm_accept(struct mx_olm *olm, const struct mx_account *account,
 int mx_olm_create_inbound(struct mx_account *account, const struct mx_key *their_identity,
     struct span body, struct mx_olm **ret_olm, struct buffer *plaintext)
 {
-    struct olm_pre_key pre_key;
+    struct mx__olm_pre_key pre_key;
     struct mx_olm *olm = NULL;
     struct span bytes;
     uint8_t *decoded;
@@ -262,7 +194,7 @@ int mx_olm_create_inbound(struct mx_account *account, const struct mx_key *their
 
     if (rc != 0)
         return rc;
-    rc = olm_read_pre_key(bytes, &pre_key);
+    rc = mx__olm_read_pre_key(bytes, &pre_key);
     if (rc == 0 && !mx_key_equal(&pre_key.identity, their_identity))
         rc = MX_ESESSION;
     if (rc == 0 && (olm = base_calloc(sizeof *olm)) == NULL)
@@ -309,14 +241,14 @@ bool mx_olm_has_received(const struct mx_olm *olm)
 
 bool mx_olm_matches(const struct mx_olm *olm, struct span body)
 {
-    struct olm_pre_key pre_key;
+    struct mx__olm_pre_key pre_key;
     struct span bytes;
     uint8_t *decoded;
     bool is_match;
 
     if (mx__body_decode(body, &decoded, &bytes) != 0)
         return false;
-    is_match = olm_read_pre_key(bytes, &pre_key) == 0 && olm_is_session(olm, &pre_key);
+    is_match = mx__olm_read_pre_key(bytes, &pre_key) == 0 && olm_is_session(olm, &pre_key);
     base_free(decoded);
     return is_match;
 }
@@ -397,8 +329,8 @@ int mx_olm_encrypt(struct mx_olm *olm, struct span plaintext, const struct mx_ra
 
 /* ---- decrypting ------------------------------------------------------------------------------ */
 
-static int olm_open_with(const uint8_t secret[OLM_SECRET_BYTES], const struct olm_message *message,
-    struct buffer *plaintext)
+static int olm_open_with(const uint8_t secret[OLM_SECRET_BYTES],
+    const struct mx__olm_message *message, struct buffer *plaintext)
 {
     struct mx__message_keys keys;
     int rc;
@@ -410,7 +342,7 @@ static int olm_open_with(const uint8_t secret[OLM_SECRET_BYTES], const struct ol
 }
 
 static int olm_open_skipped(
-    struct mx_olm *olm, const struct olm_message *message, struct buffer *plaintext)
+    struct mx_olm *olm, const struct mx__olm_message *message, struct buffer *plaintext)
 {
     struct olm_step *skipped = olm->skipped, *end = skipped + olm->skipped_count;
     int rc;
@@ -470,9 +402,9 @@ static int olm_skip(struct mx_olm *olm, struct olm_step *chain, uint32_t index)
 static int olm_open(struct mx_olm *olm, struct span bytes, struct buffer *plaintext)
 {
     uint8_t secret[OLM_SECRET_BYTES];
-    struct olm_message message;
+    struct mx__olm_message message;
     struct olm_step *chain;
-    int rc = olm_read(bytes, &message);
+    int rc = mx__olm_read(bytes, &message);
 
     if (rc != 0)
         return rc;
@@ -500,7 +432,7 @@ static int olm_open(struct mx_olm *olm, struct span bytes, struct buffer *plaint
 int mx_olm_decrypt(
     struct mx_olm *olm, enum mx_olm_type type, struct span body, struct buffer *plaintext)
 {
-    struct olm_pre_key pre_key;
+    struct mx__olm_pre_key pre_key;
     struct mx_olm next = *olm;
     struct span bytes;
     uint8_t *decoded;
@@ -509,7 +441,7 @@ int mx_olm_decrypt(
     if (rc != 0)
         goto done;
     if (type == MX_OLM_PRE_KEY) {
-        rc = olm_read_pre_key(bytes, &pre_key);
+        rc = mx__olm_read_pre_key(bytes, &pre_key);
         if (rc == 0 && !olm_is_session(olm, &pre_key))
             rc = MX_ESESSION;
         bytes = rc == 0 ? pre_key.message : bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.c: the fields of Olm and Megolm messages, a subset of protobuf. */
+/* wire.c: the fields of Olm and Megolm messages, a subset of protobuf; and the messages of Olm. */
 #include "base/assert.h"
 #include "matrix/crypto/mx_private.h"
 
@@ -102,4 +102,58 @@ int mx__read_fields(struct span message, struct mx__field *fields, size_t count)
         if (!fields[i].is_found)
             return MX_EFORMAT;
     return 0;
+}
+
+/* ---- Olm messages ---------------------------------------------------------------------------- */
+
+static struct mx_key wire_field_key(const struct mx__field *field)
+{
+    struct mx_key key;
+
+    tr_assert(field->bytes.size == sizeof key.bytes);
+    memcpy(key.bytes, field->bytes.at, sizeof key.bytes);
+    return key;
+}
+
+int mx__olm_read(struct span bytes, struct mx__olm_message *ret_message)
+{
+    struct mx__field fields[] = {
+        { .tag = 0x0a, .size = MX_KEY_BYTES }, /* ratchet key */
+        { .tag = 0x10 },                       /* index */
+        { .tag = 0x22 },                       /* ciphertext */
+    };
+    int rc;
+
+    if (bytes.size < MX__MAC_BYTES)
+        return MX_EFORMAT;
+    bytes.size -= MX__MAC_BYTES;
+    rc = mx__read_fields(bytes, fields, 3);
+    if (rc == 0)
+        *ret_message = (struct mx__olm_message){
+            .ratchet_key = wire_field_key(&fields[0]),
+            .index = fields[1].number,
+            .ciphertext = fields[2].bytes,
+            .authenticated = bytes,
+        };
+    return rc;
+}
+
+int mx__olm_read_pre_key(struct span bytes, struct mx__olm_pre_key *ret_pre_key)
+{
+    struct mx__field fields[] = {
+        { .tag = 0x0a, .size = MX_KEY_BYTES }, /* one-time key */
+        { .tag = 0x12, .size = MX_KEY_BYTES }, /* base key */
+        { .tag = 0x1a, .size = MX_KEY_BYTES }, /* identity key */
+        { .tag = 0x22 },                       /* message */
+    };
+    int rc = mx__read_fields(bytes, fields, 4);
+
+    if (rc == 0)
+        *ret_pre_key = (struct mx__olm_pre_key){
+            .one_time_key = wire_field_key(&fields[0]),
+            .base_key = wire_field_key(&fields[1]),
+            .identity = wire_field_key(&fields[2]),
+            .message = fields[3].bytes,
+        };
+    return rc;
 }

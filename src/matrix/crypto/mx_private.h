@@ -164,6 +164,9 @@ struct mx__pack {
     size_t used;
     int rc; /* the first failure of reading: MX_EFORMAT or TR_ENOMEM */
 };
+/* Return the place of the next `size` bytes, for the caller to write or to read; NULL in counting and
+ * after a failure. */
+void *mx__pack_place(struct mx__pack *pack, size_t size);
 void mx__pack_bytes(struct mx__pack *pack, void *bytes, size_t size);
 void mx__pack_u64(struct mx__pack *pack, uint64_t *number);
 /* Reading fails for a number over `max`. */
@@ -175,7 +178,8 @@ void mx__pack_ratchet(struct mx__pack *pack, struct mx__ratchet *ratchet);
 
 struct mx__pickle_kind {
     uint8_t id;
-    size_t size; /* of the struct */
+    bool is_shared; /* by the backends: the same bytes in both */
+    size_t size;    /* of the struct */
     void (*pack)(struct mx__pack *pack, void *object);
     void (*release)(void *object); /* frees what a half-read object owns; NULL: it owns nothing */
 };

@@ -42,7 +42,8 @@
     X(MX_EUNAUTHORISED, 18, "the sender does not allow this device to read the message")           \
     X(MX_EUNAVAILABLE, 19, "the device that was asked does not have the key")                      \
     X(MX_EWITHHELD, 20, "the sender withholds the key for a reason that is not known here")        \
-    X(MX_EALGORITHM, 21, "the encryption algorithm is not known here")
+    X(MX_EALGORITHM, 21, "the encryption algorithm is not known here")                             \
+    X(MX_EBACKEND, 22, "the data was stored by a build with the other olm_backend")
 
 #define MX__ERROR_ENUM(name, number, text) name = -(4200 + (number)),
 enum mx_error { MX_ERRORS(MX__ERROR_ENUM) };
@@ -50,6 +51,11 @@ enum mx_error { MX_ERRORS(MX__ERROR_ENUM) };
 
 /* Return the sentence of an MX_E* or TR_E* code. */
 const char *mx_error_text(int error);
+
+/* The code that does Olm and Megolm, as the build option olm_backend says: ours, or libolm, which is
+ * deprecated (docs/matrix-security.md). An object is stored by one and refused by the other. */
+enum mx_backend { MX_BACKEND_OWN, MX_BACKEND_LIBOLM };
+extern const enum mx_backend mx_backend;
 
 /* ---- randomness, keys, base64 ---------------------------------------------------------------- */
 
@@ -260,7 +266,7 @@ int mx_outbound_pickle(const struct mx_outbound *outbound, const struct mx_pickl
 int mx_inbound_pickle(const struct mx_inbound *inbound, const struct mx_pickle_key *key,
     const struct mx_random *random, struct buffer *out);
 /* Create an object from its bytes. MX_EMAC for another key or changed bytes, MX_EVERSION,
- * MX_EFORMAT for a pickle of another kind, MX_ETOOBIG, TR_ENOMEM. */
+ * MX_EFORMAT for a pickle of another kind, MX_EBACKEND, MX_ETOOBIG, TR_ENOMEM. */
 int mx_account_unpickle(
     struct span pickle, const struct mx_pickle_key *key, struct mx_account **ret_account);
 int mx_olm_unpickle(struct span pickle, const struct mx_pickle_key *key, struct mx_olm **ret_olm);

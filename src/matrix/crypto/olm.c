@@ -19,6 +19,8 @@
 
 enum { OLM_SECRET_BYTES = 32 };
 
+const enum mx_backend mx_backend = MX_BACKEND_OWN;
+
 /* A chain, with its chain key and next index; or a skipped message, with its key and index. */
 struct olm_step {
     struct mx_key ratchet_key;

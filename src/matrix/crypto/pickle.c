@@ -3,8 +3,9 @@
  *
  *     "MXP" version(1) kind(1) salt(16) | AES-256-GCM of the members | tag(16)
  *
- * The first 21 bytes are authenticated with the rest; of a text also its place in the database. Key and nonce are HKDF(salt, key of the host),
- * so no two pickles share them, however many there are. */
+ * The highest bit of the kind says that the backend libolm wrote the members. The first 21 bytes are
+ * authenticated with the rest; of a text also its place in the database. Key and nonce are HKDF(salt,
+ * key of the host), so no two pickles share them, however many there are. */
 #include <openssl/err.h>
 #include <openssl/evp.h>
 
@@ -21,21 +22,35 @@ enum {
     PICKLE_HEAD_BYTES = 5 + PICKLE_SALT_BYTES,
     PICKLE_TAG_BYTES = 16,
     PICKLE_BYTES_MAX = 1 << 20, /* an account with MX_ONE_TIME_KEYS_MAX keys has half of it */
+    PICKLE_LIBOLM = 0x80,
 };
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-void mx__pack_bytes(struct mx__pack *pack, void *bytes, size_t size)
+void *mx__pack_place(struct mx__pack *pack, size_t size)
 {
-    if (pack->mode == MX__PACK_WRITE)
-        buffer_append(&pack->bytes, bytes, size);
+    char *place = NULL;
+
+    if (pack->mode == MX__PACK_WRITE && (place = buffer_reserve(&pack->bytes, size)) != NULL)
+        buffer_grew(&pack->bytes, size);
     if (pack->mode == MX__PACK_READ && pack->rc == 0) {
         if (pack->bytes.size - pack->used < size)
             pack->rc = MX_EFORMAT;
         else
-            memcpy(bytes, pack->bytes.bytes + pack->used, size);
+            place = pack->bytes.bytes + pack->used;
     }
     pack->used += size;
+    return place;
+}
+
+void mx__pack_bytes(struct mx__pack *pack, void *bytes, size_t size)
+{
+    void *place = mx__pack_place(pack, size);
+
+    if (place != NULL && pack->mode == MX__PACK_WRITE)
+        memcpy(place, bytes, size);
+    else if (place != NULL)
+        memcpy(bytes, place, size);
 }
 
 void mx__pack_u64(struct mx__pack *pack, uint64_t *number)
@@ -169,10 +184,19 @@ static int pickle_open(
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
+/* Return the byte of a kind in this build. All objects of a backend are marked, also the account,
+ * which is ours in both: it is loaded first, so a store of the other backend is refused as a whole. */
+static uint8_t pickle_kind_byte(const struct mx__pickle_kind *kind)
+{
+    bool is_libolm = mx_backend == MX_BACKEND_LIBOLM && !kind->is_shared;
+
+    return is_libolm ? kind->id | PICKLE_LIBOLM : kind->id;
+}
+
 int mx__pickle(const struct mx__pickle_kind *kind, const void *object,
     const struct mx_pickle_key *key, const struct mx_random *random, struct buffer *out)
 {
-    uint8_t head[PICKLE_HEAD_BYTES] = { 'M', 'X', 'P', PICKLE_VERSION, kind->id };
+    uint8_t head[PICKLE_HEAD_BYTES] = { 'M', 'X', 'P', PICKLE_VERSION, pickle_kind_byte(kind) };
     struct mx__pack pack = { .mode = MX__PACK_COUNT };
     void *copy = base_alloc(kind->size); /* `pack` also reads: it must not see a const object */
     int rc = TR_ENOMEM;
@@ -205,7 +229,9 @@ static int pickle_check_head(uint8_t kind, struct span pickle)
         return MX_EFORMAT;
     if (pickle.at[3] != PICKLE_VERSION)
         return MX_EVERSION;
-    return pickle.at[4] == (char)kind ? 0 : MX_EFORMAT;
+    if ((uint8_t)pickle.at[4] == (kind ^ PICKLE_LIBOLM))
+        return MX_EBACKEND;
+    return (uint8_t)pickle.at[4] == kind ? 0 : MX_EFORMAT;
 }
 
 int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
@@ -213,7 +239,7 @@ int mx__unpickle(const struct mx__pickle_kind *kind, struct span pickle,
 {
     struct mx__pack pack = { .mode = MX__PACK_READ };
     void *object;
-    int rc = pickle_check_head(kind->id, pickle);
+    int rc = pickle_check_head(pickle_kind_byte(kind), pickle);
 
     if (rc != 0)
         return rc;
@@ -252,6 +278,7 @@ static void pickle_text_pack(struct mx__pack *pack, void *object)
 
 static const struct mx__pickle_kind pickle_text_kind = {
     .id = 5,
+    .is_shared = true,
     .size = sizeof(struct pickle_text),
     .pack = pickle_text_pack,
 };

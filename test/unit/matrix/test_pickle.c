@@ -143,10 +143,97 @@ TEST(pickle, another_key_or_kind_is_refused)
 
     CHECK_EQ_INT(mx_olm_unpickle(mx_stage_span(&pickle), &other, &olm), MX_EMAC);
     CHECK_EQ_INT(mx_inbound_unpickle(mx_stage_span(&pickle), &host_key, &inbound), MX_EFORMAT);
-    pickle.bytes[4] = 4; /* says it is one: the kind is authenticated too */
+    pickle.bytes[4] ^= 2 ^ 4; /* says it is one: the kind is authenticated too */
     CHECK_EQ_INT(mx_inbound_unpickle(mx_stage_span(&pickle), &host_key, &inbound), MX_EMAC);
     buffer_free(&pickle);
 }
+
+/* ---- backends -------------------------------------------------------------------------------- */
+
+/* A sending session of each backend, from the random bytes 0, 1, 2 and so on, after one message. */
+static const char *const stored[] = {
+    [MX_BACKEND_OWN] =
+        "TVhQAQOgoaKjpKWmp6ipqqusra6vlqvSIV8Ie4tvBprBj2qBB25kbRJgsIenChTGWsV5zNx4j5hUCYwb60i6Ek"
+        "jpK9kok5S4xg33rtCNDRJd5a4OJ27Tq47x6w0yEF5bHaB+eAalaJ9+E1WmPFGKTtbqaDjbM9ElISXurwH36cJ/"
+        "uLfaqTOm0e/VpsbwZbzVL+HF2RfIBl5fMJlywVdna4up2DzRDlA7V4stw8DPJMzniYa8gVKCDO/jhMS8FRU8A0"
+        "pYGLamppLea+N/u5E7d/WXOmdFKsGR+odnWoMu1ukK/+hOvvVCCvmHS3dcRzEl9TIfgv/nmtE20HzbJHNfgH5m"
+        "5Q7OA3n2Df6Ul6M",
+    [MX_BACKEND_LIBOLM] =
+        "TVhQAYOgoaKjpKWmp6ipqqusra6vlqrQIlsNfMcjdduJsRC9QhYNBWgly8jcdVWpOOpXprIZ+tMTZsR0pVf6Vy"
+        "qKaJ9DyOn4kwuXy52aV1gIj+FCfmPQuK/CxnwDb3tXEK9gbiuSavVIKWOkElOVReHiDTzCK7cV9z6dtu8+yXSi"
+        "hrF6+3lY+KNNtdlju1O/scwTBieOfysbQrJF8tkf6LV05MPTwPcyp4RiOm9cEHaMv9bnr1fdfvKKFVZwx/752f"
+        "ia5kJEbGt+lCmzd2zajRFqnbK9xRl9WFyJnWathx8WGNGQ7SXUIxnfJKbVzinDjAgTvN/u0al5rP1axtwvRNEV"
+        "8GvF64ULANANWoOSRN3gfpeq9V44BlWccbk8xyjYxfTC6H3a729pIHDqBBHNW+41YAzAteE0xAOlTEAM/Jc7JD"
+        "nkk5n6Kzmkgt6AYkWrqDpXmEvjnKGKK7Y1ZBtLgsLNXxTk8gMTSFHJGD+71yfSFAhp27jxBQ",
+};
+
+TEST(pickle, a_stored_session_opens_with_its_backend_alone)
+{
+    char id[MX_SESSION_ID_CHARS + 1];
+
+    for (int backend = MX_BACKEND_OWN; backend <= MX_BACKEND_LIBOLM; backend++) {
+        bool is_ours = backend == (int)mx_backend;
+        struct mx_outbound *outbound = NULL;
+        char bytes[1024];
+        size_t size;
+
+        CHECK_EQ_INT(mx_base64_decode(span_of(stored[backend]), bytes, sizeof bytes, &size), 0);
+        CHECK_EQ_INT(mx_outbound_unpickle((struct span){ bytes, size }, &host_key, &outbound),
+            is_ours ? 0 : MX_EBACKEND);
+        if (is_ours) {
+            mx_outbound_id(outbound, id);
+            CHECK_EQ_STR(id, "zRSzf5VulTGU/3+3Oz2B3MVh1hp1OAlLfD4aZD7l86o");
+            CHECK_EQ_U64(mx_outbound_index(outbound), 1);
+        }
+        mx_outbound_destroy(outbound);
+        outbound = NULL;
+        bytes[4] = (char)(bytes[4] ^ 0x80); /* says it is of the other: the mark is authenticated */
+        CHECK_EQ_INT(mx_outbound_unpickle((struct span){ bytes, size }, &host_key, &outbound),
+            is_ours ? MX_EBACKEND : MX_EMAC);
+    }
+}
+
+/* Pickle, and unpickle with the mark of the other backend. */
+#define CHECK_MARKED(noun, object)                                                                 \
+    do {                                                                                           \
+        struct buffer pickle_ = { 0 };                                                             \
+        struct mx_##noun *revived_ = NULL;                                                         \
+                                                                                                   \
+        CHECK_EQ_INT(mx_##noun##_pickle(object, &host_key, mx_stage_random(), &pickle_), 0);       \
+        pickle_.bytes[4] = (char)(pickle_.bytes[4] ^ 0x80);                                        \
+        CHECK_EQ_INT(                                                                              \
+            mx_##noun##_unpickle(mx_stage_span(&pickle_), &host_key, &revived_), MX_EBACKEND);     \
+        buffer_free(&pickle_);                                                                     \
+    } while (0)
+
+TEST(pickle, every_object_bears_the_mark_of_its_backend_and_secrets_do_not)
+{
+    struct mx_outbound *outbound = NULL;
+    struct mx_inbound *inbound = NULL;
+    struct buffer text = { 0 };
+    struct mx_stage stage;
+
+    mx_stage_init(&stage);
+    CHECK_EQ_INT(mx_outbound_create(mx_stage_random(), &outbound), 0);
+    CHECK_EQ_INT(mx_outbound_key(outbound, &text), 0);
+    CHECK_EQ_INT(mx_inbound_create(mx_stage_span(&text), &inbound), 0);
+    CHECK_MARKED(account, stage.alice);
+    CHECK_MARKED(olm, stage.to_bob);
+    CHECK_MARKED(outbound, outbound);
+    CHECK_MARKED(inbound, inbound);
+    buffer_clear(&text);
+    CHECK_EQ_INT(mx_secret_seal(SPAN("token"), &host_key, mx_stage_random(), &text), 0);
+    CHECK_EQ_INT(text.bytes[4], 5);
+    buffer_clear(&text);
+    CHECK_EQ_INT(mx_text_seal(SPAN("{}"), SPAN("$1"), &host_key, mx_stage_random(), &text), 0);
+    CHECK_EQ_INT(text.bytes[4], 6);
+    mx_wipe_buffer(&text);
+    mx_inbound_destroy(inbound);
+    mx_outbound_destroy(outbound);
+    mx_stage_fini(&stage);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 TEST(pickle, two_pickles_of_one_object_differ)
 {
@@ -188,6 +275,39 @@ TEST(pickle, a_secret_is_sealed_and_opened)
     CHECK_EQ_INT(mx_secret_open(mx_stage_span(&sealed), &host_key, &secret), MX_EMAC);
     buffer_free(&sealed);
     mx_wipe_buffer(&secret);
+}
+
+/* Fail every fallible call in turn while sessions are stored and read. */
+TEST(pickle, a_session_survives_out_of_memory)
+{
+    struct mx_olm *revived = NULL;
+    struct buffer pickle = { 0 };
+    struct mx_stage stage;
+    uint64_t faults = 0;
+    int rc;
+
+    mx_stage_init(&stage);
+    do {
+        base_fault_countdown(++faults, 1);
+        buffer_clear(&pickle);
+        rc = mx_olm_pickle(stage.to_bob, &host_key, mx_stage_random(), &pickle);
+        base_fault_countdown(0, 0);
+        CHECK(rc == 0 || rc == TR_ENOMEM);
+    } while (rc != 0);
+    CHECK(faults > 3);
+    faults = 0;
+    do {
+        base_fault_countdown(++faults, 1);
+        rc = mx_olm_unpickle(mx_stage_span(&pickle), &host_key, &revived);
+        base_fault_countdown(0, 0);
+        CHECK(rc == 0 || rc == TR_ENOMEM);
+    } while (rc != 0);
+    CHECK(faults > 2);
+    mx_olm_destroy(stage.to_bob);
+    stage.to_bob = revived;
+    mx_stage_meet(&stage);
+    buffer_free(&pickle);
+    mx_stage_fini(&stage);
 }
 
 TEST(pickle, out_of_memory_is_reported)

@@ -5,6 +5,7 @@
 #   release  what users run              tsan    ThreadSanitizer
 #   clang    the other compiler          sim     simulations, with extra preemption points
 #   analyze  gcc -fanalyzer              fuzz    fuzz targets, for libFuzzer
+#   libolm   Olm and Megolm by libolm
 #                                        (TARGET "none" configures only)
 #
 # PREFIX is where `meson install` of the release build puts things; changing it compiles nothing.
@@ -29,6 +30,7 @@ fuzz)
     options="-Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined -Dfuzz=true -Db_lundef=false"
     cc=clang
     ;;
+libolm) options="-Dbuildtype=debug -Dolm_backend=libolm" ;;
 sim) options="-Doptimization=2 -Ddebug=true -Dpoints=true" ;;
 analyze) options="-Doptimization=0 -Ddebug=true -Dtests=false -Dc_args=-fanalyzer" ;;
 *)

@@ -160,6 +160,33 @@ TEST(inbound, a_changed_bit_is_refused_and_changes_nothing)
     mx_inbound_destroy(inbound);
 }
 
+/* S and S + L are one number modulo L, the order of the group: libolm by itself accepts both. */
+TEST(inbound, a_second_form_of_the_signature_is_refused)
+{
+    static const char order[] = "edd3f55c1a631258d69cf7a2def9de1400000000000000000000000000000010";
+    struct buffer changed = { 0 }, plaintext = { 0 };
+    uint8_t bytes[256], add[32], *s;
+    struct mx_inbound *inbound = NULL;
+    unsigned sum = 0;
+    uint32_t index;
+    size_t size;
+
+    CHECK_EQ_INT(mx_inbound_create(SPAN(libolm_key), &inbound), 0);
+    CHECK_EQ_INT(mx_base64_decode(SPAN(libolm_message), bytes, sizeof bytes, &size), 0);
+    mx_stage_hex(order, add, sizeof add);
+    s = bytes + size - sizeof add;
+    for (size_t i = 0; i < sizeof add; i++, sum >>= 8) {
+        sum += (unsigned)s[i] + add[i];
+        s[i] = (uint8_t)sum;
+    }
+    CHECK_EQ_U64(sum, 0);
+    mx_base64_encode(bytes, size, &changed);
+    CHECK_EQ_INT(
+        mx_inbound_decrypt(inbound, mx_stage_span(&changed), &plaintext, &index), MX_ESIGNATURE);
+    buffer_free(&changed);
+    mx_inbound_destroy(inbound);
+}
+
 TEST(inbound, a_wrong_session_key_is_refused)
 {
     struct mx_inbound *inbound = NULL;
@@ -281,6 +308,49 @@ TEST(inbound, messages_before_its_first_index_stay_unread)
     mx_inbound_destroy(inbound);
 }
 
+/* Export libolm's session from `index` on and compare with the bare ratchet. */
+static int check_export(uint32_t index)
+{
+    uint8_t key[MX__SESSION_KEY_BYTES], bytes[MX__SESSION_EXPORT_BYTES];
+    struct mx__ratchet ratchet = { .index = 0 };
+    struct mx_inbound *inbound = NULL;
+    struct buffer text = { 0 };
+    int rc;
+
+    CHECK_EQ_INT(mx_inbound_create(SPAN(libolm_key), &inbound), 0);
+    rc = mx_inbound_export(inbound, index, &text);
+    if (rc == 0) {
+        CHECK_EQ_INT(mx__session_key_read(SPAN(libolm_key), key), 0);
+        CHECK_EQ_INT(mx__session_export_read(mx_stage_span(&text), bytes), 0);
+        memcpy(ratchet.parts, key + 5, sizeof ratchet.parts);
+        mx__ratchet_advance(&ratchet, index);
+        CHECK(memcmp(bytes + 5, ratchet.parts, sizeof ratchet.parts) == 0);
+    }
+    mx_wipe_buffer(&text);
+    mx_inbound_destroy(inbound);
+    return rc;
+}
+
+TEST(inbound, half_of_all_indices_are_exported)
+{
+    static const uint32_t indices[] = { 0, 1, 0xff, 0x100, 0x1234567, 0x7fffffff };
+
+    for (size_t i = 0; i < sizeof indices / sizeof indices[0]; i++)
+        CHECK_EQ_INT(check_export(indices[i]), 0);
+}
+
+TEST(inbound, the_other_half_is_exported_too)
+{
+    static const uint32_t indices[] = { 0x80000000, 0xfffffffe, 0xffffffff };
+
+    if (mx_backend == MX_BACKEND_LIBOLM) {
+        CHECK_EQ_INT(check_export(indices[0]), MX_EINDEX);
+        SKIP("libolm counts indices in a ring: 2^31 and more after the first are refused");
+    }
+    for (size_t i = 0; i < sizeof indices / sizeof indices[0]; i++)
+        CHECK_EQ_INT(check_export(indices[i]), 0);
+}
+
 TEST(inbound, an_earlier_copy_is_better_only_if_it_leads_to_the_same_ratchet)
 {
     struct mx_outbound *outbound = outbound_of_seed(), *other = outbound_of_seed();
@@ -330,7 +400,7 @@ TEST(outbound, out_of_memory_loses_no_message)
         CHECK_EQ_U64(mx_outbound_index(outbound), rc == 0 ? 1 : 0);
         body.failed = 0;
     } while (rc != 0);
-    CHECK(faults > 2);
+    CHECK(faults > (mx_backend == MX_BACKEND_LIBOLM ? 1 : 2)); /* libolm fills our memory */
     faults = 0;
     do {
         base_fault_countdown(++faults, 1);

@@ -7,6 +7,12 @@
 #include "base/alloc.h"
 #include "mx_stage.h"
 
+/* libolm has one reason for a message whose key it does not have. */
+static int olm_reason(int reason)
+{
+    return mx_backend == MX_BACKEND_LIBOLM ? MX_EMAC : reason;
+}
+
 TEST(olm, messages_go_both_ways)
 {
     struct mx_stage stage;
@@ -66,8 +72,10 @@ TEST(olm, out_of_order_of_libolms_test_ratchet)
     second_type = mx_stage_send(stage.to_bob, second_text, &second);
     mx_stage_receive(stage.to_alice, second_type, &second, second_text);
     mx_stage_receive(stage.to_alice, first_type, &first, first_text);
-    CHECK_EQ_INT(
-        mx_olm_decrypt(stage.to_alice, first_type, mx_stage_span(&first), &plaintext), MX_EINDEX);
+    CHECK_EQ_INT(mx_olm_decrypt(stage.to_alice, first_type, mx_stage_span(&first), &plaintext),
+        olm_reason(MX_EINDEX));
+    CHECK_EQ_U64(plaintext.size, 0);
+    buffer_free(&plaintext);
     buffer_free(&first);
     buffer_free(&second);
     mx_stage_fini(&stage);
@@ -142,8 +150,9 @@ TEST(olm, a_repeated_pre_key_message_finds_its_session)
         MX_EONETIME);
     mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &second, "again");
     CHECK_EQ_INT(mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&second), &plaintext),
-        MX_EINDEX);
+        olm_reason(MX_EINDEX));
     CHECK_EQ_U64(plaintext.size, 0);
+    buffer_free(&plaintext);
     buffer_free(&second);
     mx_stage_fini(&stage);
 }
@@ -226,7 +235,7 @@ TEST(olm, skipped_keys_have_a_bound)
         int rc =
             mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&bodies[i]), &plaintext);
 
-        CHECK_EQ_INT(rc, i < COUNT - 1 - MX_OLM_SKIPPED_MAX ? MX_EINDEX : 0);
+        CHECK_EQ_INT(rc, i < COUNT - 1 - MX_OLM_SKIPPED_MAX ? olm_reason(MX_EINDEX) : 0);
     }
     for (int i = 0; i < COUNT; i++)
         buffer_free(&bodies[i]);
@@ -244,12 +253,13 @@ TEST(olm, a_gap_has_a_bound)
     for (int i = 0; i <= MX_OLM_GAP_MAX; i++)
         mx_stage_send(stage.to_bob, "", &near);
     mx_stage_send(stage.to_bob, "", &far);
-    CHECK_EQ_INT(
-        mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&far), &plaintext), MX_EGAP);
+    CHECK_EQ_INT(mx_olm_decrypt(stage.to_alice, MX_OLM_PRE_KEY, mx_stage_span(&far), &plaintext),
+        olm_reason(MX_EGAP));
     mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &near, "");
     mx_stage_receive(stage.to_alice, MX_OLM_PRE_KEY, &far, "");
     buffer_free(&near);
     buffer_free(&far);
+    buffer_free(&plaintext);
     mx_stage_fini(&stage);
 }
 
@@ -332,6 +342,74 @@ TEST(olm, keys_of_small_order_are_refused)
     mx_stage_fini(&stage);
 }
 
+/* Offsets: in a pre-key message, after a version and two keys with tag and size, and in a normal one. */
+enum { BASE_AT = 37, IDENTITY_TAG_AT = 69, RATCHET_AT = 3 };
+
+/* Let bob take a pre-key message of alice. */
+static int take_bytes(struct mx_stage *stage, const uint8_t *bytes, size_t size)
+{
+    struct buffer body = { 0 }, plaintext = { 0 };
+    int rc;
+
+    mx_base64_encode(bytes, size, &body);
+    rc = mx_olm_create_inbound(stage->bob, mx_account_identity_key(stage->alice),
+        mx_stage_span(&body), &stage->to_alice, &plaintext);
+    CHECK_EQ_U64(plaintext.size, rc == 0 ? strlen("text") : 0);
+    mx_wipe_buffer(&plaintext);
+    buffer_free(&body);
+    return rc;
+}
+
+TEST(olm, a_message_with_a_key_of_small_order_is_refused)
+{
+    static const uint8_t zeros[MX_KEY_BYTES];
+    struct buffer body = { 0 }, plaintext = { 0 };
+    struct mx_stage stage;
+    uint8_t bytes[512];
+    size_t size;
+
+    mx_stage_init(&stage);
+    mx_stage_send(stage.to_bob, "text", &body);
+    CHECK_EQ_INT(mx_base64_decode(mx_stage_span(&body), bytes, sizeof bytes, &size), 0);
+    memcpy(bytes + BASE_AT, zeros, sizeof zeros);
+    CHECK_EQ_INT(take_bytes(&stage, bytes, size), MX_EKEY);
+    CHECK_EQ_U64(mx_account_one_time_key_count(stage.bob), 3);
+    mx_stage_meet(&stage);
+    mx_stage_send(stage.to_alice, "text", &body);
+    CHECK_EQ_INT(mx_base64_decode(mx_stage_span(&body), bytes, sizeof bytes, &size), 0);
+    memcpy(bytes + RATCHET_AT, zeros, sizeof zeros);
+    buffer_clear(&body);
+    mx_base64_encode(bytes, size, &body);
+    CHECK_EQ_INT(
+        mx_olm_decrypt(stage.to_bob, MX_OLM_NORMAL, mx_stage_span(&body), &plaintext), MX_EKEY);
+    CHECK_EQ_U64(plaintext.size, 0);
+    buffer_free(&body);
+    buffer_free(&plaintext);
+    mx_stage_fini(&stage);
+}
+
+/* libolm by itself reads through NULL if it does not see the identity key. */
+TEST(olm, an_identity_key_is_needed_and_its_tag_may_be_long)
+{
+    struct buffer body = { 0 };
+    struct mx_stage stage;
+    uint8_t bytes[512];
+    size_t size;
+
+    mx_stage_init(&stage);
+    mx_stage_send(stage.to_bob, "text", &body);
+    CHECK_EQ_INT(mx_base64_decode(mx_stage_span(&body), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(bytes[IDENTITY_TAG_AT], 0x1a);
+    bytes[IDENTITY_TAG_AT] = 0x2a; /* a field that is not known, so it is skipped */
+    CHECK_EQ_INT(take_bytes(&stage, bytes, size), MX_EFORMAT);
+    memmove(bytes + IDENTITY_TAG_AT + 1, bytes + IDENTITY_TAG_AT, size - IDENTITY_TAG_AT);
+    bytes[IDENTITY_TAG_AT] = 0x9a; /* 0x1a in two bytes */
+    bytes[IDENTITY_TAG_AT + 1] = 0x00;
+    CHECK_EQ_INT(take_bytes(&stage, bytes, size + 1), 0);
+    buffer_free(&body);
+    mx_stage_fini(&stage);
+}
+
 /* The messages of libolm's test_olm_decrypt, which once crashed it. */
 TEST(olm, messages_that_crashed_libolm_are_refused)
 {
@@ -409,7 +487,7 @@ TEST(olm, out_of_memory_loses_no_message)
         CHECK(rc == 0 || rc == TR_ENOMEM);
         body.failed = 0;
     } while (rc != 0);
-    CHECK(faults > 2);
+    CHECK(faults > (mx_backend == MX_BACKEND_LIBOLM ? 1 : 2)); /* libolm fills our memory */
     faults = 0;
     do {
         base_fault_countdown(++faults, 1);

@@ -49,6 +49,9 @@ def unit(kind, options="", layers="runtime sql packs users *"):
     return [f"tools/build.sh {kind}", f"tools/run-tests.py {options} {programs}"]
 
 
+# Olm and Megolm by libolm; only the programs that notice the difference, and `troupe`, which links it.
+LIBOLM = ["tools/build.sh libolm troupe $(cd test/unit/matrix && ls test_*.c | sed 's|^test_|test/test_matrix_|; s|[.]c$||')",
+          "tools/run-tests.py 'build/libolm/test/test_matrix_*'"]
 SIM = ["tools/build.sh sim",
        "tools/run-tests.py --regressions test/sim/regressions.txt 'build/sim/test/sim_*'"]
 INTEGRATION = ["tools/build.sh release",
@@ -110,6 +113,8 @@ SUITES = [
           tools=["patch"], files=["test/mutants/run.sh"], environment=LONG),
     Suite("fuzz-long", "long", 9000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
           tools=["clang"]),
+    Suite("libolm-long", "long", 420, "Matrix unit tests with the backend libolm", LIBOLM,
+          files=["/usr/include/olm/olm.h"], environment=LONG),
     Suite("matrix-long", "long", 560, "the same, and the other clients without it", MATRIX, files=["test/matrix"],
           environment=LONG),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,

@@ -344,7 +344,7 @@ static int settle_judge(const struct sync_client *client, const struct json *sta
     const char *data = client->arguments->data;
     int error = (int)sync_number(status, "error");
 
-    if (error == MX_EMAC)
+    if (error == MX_EMAC || error == MX_EBACKEND) /* waiting does not help */
         return sync_complain(client, "status", error);
     if (!sync_truth(status, "loaded"))
         return is_late ? sync_complain(client, "sync", error != 0 ? error : TR_ETIMEOUT) : -1;

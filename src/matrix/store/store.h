@@ -16,7 +16,7 @@
 
 #include "sql/sql.h"
 
-enum { MXSTORE_MIGRATIONS = 3 };
+enum { MXSTORE_MIGRATIONS = 4 };
 extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
 
 /* ---- rows ------------------------------------------------------------------------------------ */

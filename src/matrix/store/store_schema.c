@@ -175,4 +175,11 @@ const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS] = {
                 "ALTER TABLE mx_room DROP COLUMN invite_level;\n"
                 "ALTER TABLE mx_room DROP COLUMN state_level;\n",
     },
+    {
+        .version = 4,
+        .name = "matrix: held events by their room",
+        /* mx_event_next has the held events of all rooms together. */
+        .up = "CREATE INDEX mx_event_held ON mx_event (room_id, seq) WHERE status = 0;\n",
+        .down = "DROP INDEX mx_event_held;\n",
+    },
 };

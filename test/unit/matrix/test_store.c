@@ -493,6 +493,32 @@ TEST(store, held_events_are_found_and_released_once)
     store_close(&place);
 }
 
+/* The conditions of mxstore_get_held. */
+SQL_STATEMENT(explain_held, "EXPLAIN QUERY PLAN SELECT body FROM mx_event WHERE room_id = $1"
+                            " AND status = 0 AND seq > $2 ORDER BY seq LIMIT $3");
+
+/* A start reads the held events of each room: it must not pass those of all other rooms. */
+TEST(store, held_events_of_a_room_are_found_by_its_id)
+{
+    struct place place;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct span plan;
+
+    store_open(&place);
+    if (!STORE_ON_POSTGRES) { /* its plan depends on the number of rows */
+        sql_unit_step(unit, &explain_held, 1);
+        sql_unit_text(unit, SPAN("!room:x"));
+        sql_unit_int(unit, 0);
+        sql_unit_int(unit, 32);
+        CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+        plan = sql_row_bytes(unit, 0, 0, 3);
+        CHECK_MSG(memmem(plan.at, plan.size, "mx_event_held (room_id=? AND seq>?)", 35) != NULL,
+            "%.*s", (int)plan.size, plan.at);
+    }
+    sql_unit_destroy(unit);
+    store_close(&place);
+}
+
 TEST(store, held_events_are_read_in_pages_and_judged)
 {
     struct mxstore_event held = decrypted_event("$0", 1);

@@ -457,6 +457,18 @@ static void engine_start_loop(
         engine_end_step(engine, ctx, engine_loop_start(engine, kind, unit), unit);
 }
 
+/* Start the first loop from `first` to `last` that is startable; false if there is none. */
+static bool engine_start_due(struct engine *engine, struct tr_context *ctx,
+    enum engine_loop_kind first, enum engine_loop_kind last)
+{
+    for (int i = (int)first; i <= (int)last; i++)
+        if (engine_is_startable(engine, (enum engine_loop_kind)i)) {
+            engine_start_loop(engine, ctx, (enum engine_loop_kind)i);
+            return true;
+        }
+    return false;
+}
+
 /* Start a refresh if the token is about to expire. */
 static void engine_tick(struct engine *engine)
 {
@@ -491,14 +503,13 @@ static bool engine_step(struct engine *engine, struct tr_context *ctx)
         engine_job_start(engine, ctx);
         return true;
     }
+    /* The homeserver answers /sync while held events are tried again. The other loops come after
+     * the held events: these may want keys, which LOOP_KEY_REQUEST asks for. */
+    if (engine_start_due(engine, ctx, LOOP_SESSION, LOOP_SYNC))
+        return true;
     if (engine->release.is_wanted && engine_start_release(engine, ctx))
         return true;
-    for (int i = 0; i < LOOPS; i++)
-        if (engine_is_startable(engine, (enum engine_loop_kind)i)) {
-            engine_start_loop(engine, ctx, (enum engine_loop_kind)i);
-            return true;
-        }
-    return false;
+    return engine_start_due(engine, ctx, LOOP_SYNC + 1, LOOPS - 1);
 }
 
 /* Return when to look at the token again; UINT64_MAX: it does not end, or has no successor. */

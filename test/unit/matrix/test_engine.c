@@ -2,6 +2,7 @@
 /* Engines over real HTTP, against a homeserver in memory. The simulation (sim_matrix) has the faults;
  * here are the requests of users, logins and the transport. */
 #include <pthread.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include "../sql/place.h"
@@ -223,12 +224,48 @@ static const struct tr_env *clocks_of(struct tr_system *system)
     return &clocks.env;
 }
 
+/* ---- the moment of the first /sync ------------------------------------------------------------ */
+
+/* A look into the database, without the engine's connections, when an engine asks for its first
+ * /sync. */
+static struct {
+    struct mxengine_transport transport;
+    const char *path;
+    _Atomic int64_t held; /* events; -1: it has not asked yet */
+} probe;
+
+static int64_t probe_count_held(void)
+{
+    sqlite3_stmt *statement;
+    sqlite3 *handle;
+    int64_t count;
+
+    CHECK_EQ_INT(sqlite3_open_v2(probe.path, &handle, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    CHECK_EQ_INT(sqlite3_prepare_v2(handle, "SELECT COUNT(*) FROM mx_event WHERE status = 0", -1,
+                     &statement, NULL),
+        SQLITE_OK);
+    CHECK_EQ_INT(sqlite3_step(statement), SQLITE_ROW);
+    count = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(handle);
+    return count;
+}
+
+static int probe_ask(
+    void *data, struct tr_context *ctx, const struct mxengine_call *call, uint32_t tag)
+{
+    if (call->request->call == MXCLIENT_SYNC && atomic_load(&probe.held) < 0)
+        atomic_store(&probe.held, probe_count_held());
+    return probe.transport.ask(data, ctx, call, tag);
+}
+
 /* ---- a device --------------------------------------------------------------------------------- */
 
 struct device {
     struct home *home;
     struct place place;
     enum mxclient_policy policy;
+    bool is_probed; /* its requests pass probe_ask */
     struct http_client *client;
     struct mxengine_http *http;
     struct mxengine_options options;
@@ -245,6 +282,12 @@ static void device_spawn(struct device *device)
         .transport = mxengine_http_transport(device->http),
         .policy = device->policy,
         .env = clocks_of(device->place.system) };
+    if (device->is_probed) {
+        probe.transport = device->options.transport;
+        probe.path = device->place.path;
+        atomic_store(&probe.held, -1);
+        device->options.transport.ask = probe_ask;
+    }
     CHECK_EQ_INT(mxengine_spawn(device->place.system, &device->options,
                      &(struct tr_spawn_options){ .ret_done = &device->done }, &device->engine),
         0);
@@ -455,6 +498,59 @@ TEST(engine, two_devices_talk_over_http)
     home_stop(&home);
     device_stop(&ada);
     device_stop(&bob);
+}
+
+/* Store an event that waits for its key though no key can help. */
+static void put_odd_event(struct device *device)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    mxstore_put(unit, MXSTORE_IS_event,
+        &(struct mxstore_event){ .event_id = SPAN("$odd"),
+            .seq = 1000,
+            .room_id = ROOM,
+            .sender = SPAN("@u1:x"),
+            .type = SPAN("m.room.encrypted"),
+            .status = MXSTORE_HELD,
+            .reason = MX_ESESSION,
+            .body = SPAN("no JSON") });
+    CHECK_EQ_INT(sql_write_wait(device->place.sql, unit), 0);
+    sql_unit_destroy(unit);
+}
+
+static int64_t status_of_event(struct device *device, struct span event_id)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_event row;
+
+    mxstore_get(unit, MXSTORE_IS_event, event_id);
+    CHECK_EQ_INT(sql_read_wait(device->place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_event, &row);
+    sql_unit_destroy(unit);
+    return row.status;
+}
+
+/* With many rooms the walk takes long, and the homeserver can answer meanwhile. */
+TEST(engine, a_start_asks_for_sync_before_it_tries_held_events)
+{
+    struct device ada;
+    struct home home;
+
+    home_start(&home);
+    device_start(&ada, &home);
+    CHECK_EQ_INT(do_login(&ada, "@u0:x", "secret"), 0);
+    CHECK_EQ_INT(do_room(&ada, MXENGINE_CREATE, "@u1:x"), 0);
+    wait_joined(&ada);
+    device_kill_engine(&ada);
+    put_odd_event(&ada);
+    ada.is_probed = true;
+    device_spawn(&ada);
+    while (status_of_event(&ada, SPAN("$odd")) != MXSTORE_ABANDONED)
+        ;
+    CHECK_EQ_INT(atomic_load(&probe.held), 1);
+    home_stop(&home);
+    device_stop(&ada);
 }
 
 TEST(engine, a_login_is_refused_then_accepted_once)

@@ -20,7 +20,8 @@
 #include "ops/secret.h"
 #include "support/log.h"
 
-enum { HOST_STEP_MS = 100, HOST_STOP_S = 10, HOST_GRACE_MS = 50 };
+/* The cache bounds the memory of an initial /sync: its one transaction may be larger. */
+enum { HOST_STEP_MS = 100, HOST_STOP_S = 10, HOST_GRACE_MS = 50, HOST_CACHE_KB = 8000 };
 
 struct sync_host {
     int dir_fd;
@@ -174,7 +175,8 @@ static int host_start_engine(
             &(struct sql_options){ .url = url,
                 .migrations = mxstore_migrations,
                 .migration_count = MXSTORE_MIGRATIONS,
-                .readers = 1 },
+                .readers = 1,
+                .cache_kb = HOST_CACHE_KB },
             why, SYNC_WHY_BYTES, &host->sql) != 0)
         return TR_EIO;
     /* The user names the homeserver: it may be on this machine. */

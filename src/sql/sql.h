@@ -187,9 +187,12 @@ struct sql_options {
     const char *url; /* "sqlite:PATH" or "postgresql://…" (or postgres://) */
     const struct sql_migration *migrations;
     size_t migration_count;
-    bool no_migrate;    /* fail with SQL_ESCHEMA instead of applying migrations */
-    uint32_t writers;   /* PostgreSQL; 0 is 4. SQLite has one */
-    uint32_t readers;   /* 0 is 4 */
+    bool no_migrate;  /* fail with SQL_ESCHEMA instead of applying migrations */
+    uint32_t writers; /* PostgreSQL; 0 is 4. SQLite has one */
+    uint32_t readers; /* 0 is 4 */
+    /* SQLite: pages that a connection keeps in memory; 0 is 64,000 KB for the writer and 16,000 KB
+     * for a reader. A larger transaction goes to the log before its COMMIT, which costs time. */
+    uint32_t cache_kb;
     uint32_t batch_max; /* units in one COMMIT; 0 is 256 for SQLite, 64 for PostgreSQL */
     uint32_t queue_max; /* waiting units per connection; 0 is 4096, the most 15000; then TR_EFULL */
     /* PostgreSQL: after this time without a connection, waiting units end with SQL_EAWAY, and new

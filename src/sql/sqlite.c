@@ -366,6 +366,7 @@ static int sqlite_attach(const struct sql_options *options, struct tr_system *sy
     database->lock_fd = -1;
     database->fatal = options->fatal;
     database->fatal_data = options->fatal_data;
+    database->cache_kb = options->cache_kb;
     /* Small in a simulation, so that its short runs include checkpoints. */
     database->log_pages_beside =
         options->in_simulation ? LOG_PAGES_BESIDE_SIMULATED : LOG_PAGES_BESIDE;
@@ -446,6 +447,19 @@ static int settle_log(struct sqlite_connection *c, char *why, size_t why_size)
     return 0;
 }
 
+/* Replace the cache of the settings by the host's. */
+static int set_cache(struct sqlite_connection *c, char *why, size_t why_size)
+{
+    struct setting setting = { .set = NULL };
+    char text[48];
+
+    if (c->database->cache_kb == 0)
+        return 0;
+    snprintf(text, sizeof text, "PRAGMA cache_size=-%u", c->database->cache_kb);
+    setting.set = text;
+    return apply_setting(c->handle, &setting, why, why_size);
+}
+
 int sqlite_connect(
     void *data, bool is_writer, struct sql_connection **ret_connection, char *why, size_t why_size)
 {
@@ -477,7 +491,9 @@ int sqlite_connect(
         sqlite_disconnect((struct sql_connection *)c);
         return rc;
     }
-    rc = is_writer ? settle_log(c, why, why_size) : 0;
+    rc = set_cache(c, why, why_size);
+    if (rc == 0 && is_writer)
+        rc = settle_log(c, why, why_size);
     if (rc < 0) {
         sqlite_disconnect((struct sql_connection *)c);
         return rc;

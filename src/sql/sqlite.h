@@ -19,6 +19,7 @@ struct sqlite_database {
     char *path;
     struct sql_vfs *vfs; /* in a simulation, else NULL */
     int lock_fd;         /* -1 without a lock */
+    uint32_t cache_kb;   /* 0: as in the settings */
     void (*fatal)(void *data, const char *line);
     void *fatal_data;
     _Atomic bool is_settled; /* the log of the last process is on the disk (settle_log) */

@@ -67,6 +67,39 @@ TEST(open, takes_an_url_that_says_what_is_so_anyway)
     place_finish(&place);
 }
 
+SQL_STATEMENT(read_cache, "PRAGMA cache_size");
+
+/* Return the cache of the writer, or of a reader, in KB. */
+static int64_t cache_kb(struct place *place, bool is_reader)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int64_t pages;
+
+    sql_unit_step(unit, &read_cache, 1);
+    CHECK_EQ_INT(is_reader ? sql_read_wait(place->sql, unit) : sql_write_wait(place->sql, unit), 0);
+    pages = sql_row_int(unit, 0, 0, 0); /* negative: in KB */
+    sql_unit_destroy(unit);
+    return -pages;
+}
+
+TEST(open, a_cache_is_as_large_as_the_host_says)
+{
+    struct sql_options options;
+    struct place place;
+
+    place_init(&place);
+    place_open(&place);
+    CHECK_EQ_INT(cache_kb(&place, false), 64000);
+    CHECK_EQ_INT(cache_kb(&place, true), 16000);
+    sql_close(&place.sql);
+    options = place_options(&place);
+    options.cache_kb = 8000;
+    CHECK_EQ_INT(place_try_open(&place, &options), 0);
+    CHECK_EQ_INT(cache_kb(&place, false), 8000);
+    CHECK_EQ_INT(cache_kb(&place, true), 8000);
+    place_finish(&place);
+}
+
 TEST(open, refuses_a_database_that_is_not_one)
 {
     struct place place;

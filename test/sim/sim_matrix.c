@@ -678,6 +678,7 @@ static int do_login(struct device *device)
     mxengine_job_set(job, MXENGINE_URL, SPAN("https://x"));
     mxengine_job_set(job, MXENGINE_USER, span_of(user));
     mxengine_job_set(job, MXENGINE_PASSWORD, SPAN("secret"));
+    device->failed_hash = 0; /* a user may log in as soon as the engine's own login has failed */
     status = do_job(device, job);
     mxengine_job_unref(job);
     return status;

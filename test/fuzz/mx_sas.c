@@ -101,9 +101,10 @@ static void tear_down(void)
 /* Take the messages of an engine to the other one; others are nobody's. */
 static void collect(size_t from)
 {
+    struct sql_unit *unit = sql_unit_create(0);
     struct mxclient_request request;
 
-    while (mxclient_verify_next(&sides[from].client, &request)) {
+    while (mxclient_verify_next(&sides[from].client, unit, &request)) {
         struct span rest = mxclient_span(&request.target), kind = { NULL, 0 };
         struct json_doc doc = { 0 };
         const struct json *to;
@@ -127,6 +128,7 @@ static void collect(size_t from)
         json_doc_free(&doc);
         mxclient_request_fini(&request);
     }
+    sql_unit_destroy(unit);
 }
 
 static void give(size_t to, struct span type, struct span content)

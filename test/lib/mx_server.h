@@ -6,6 +6,7 @@
  *
  * It checks what only a server sees, by name:
  *   ratchet     no index of a session is in two events, and no transaction id has two bodies
+ *   to-device   no transaction id of messages to devices has two bodies
  *   plaintext   no event of an encrypted room is in the clear
  *   rotation    no session has more messages than the room allows
  *   one-time    no id of a key has two values */
@@ -63,6 +64,12 @@ struct mx_server_message { /* to a device */
     struct buffer json;
 };
 
+struct mx_server_post { /* a request with messages to devices */
+    int from;
+    char txn[32];
+    struct buffer text; /* its target and body */
+};
+
 struct mx_server_event {
     struct buffer json; /* without unsigned, and without the last brace */
     int device;         /* -1: none */
@@ -95,6 +102,8 @@ struct mx_server {
     int event_count;
     struct mx_server_message messages[MX_SERVER_MESSAGES];
     int message_count;
+    struct mx_server_post posts[MX_SERVER_MESSAGES];
+    int post_count;
     int changes[MX_SERVER_CHANGES]; /* users */
     int change_count;
     int tokens;
@@ -132,6 +141,8 @@ static inline void mx_server_fini(struct mx_server *server)
     }
     for (int i = 0; i < server->message_count; i++)
         buffer_free(&server->messages[i].json);
+    for (int i = 0; i < server->post_count; i++)
+        buffer_free(&server->posts[i].text);
     json_doc_free(&server->doc);
 }
 
@@ -475,6 +486,33 @@ static inline void mx_server_each(
         (void)buffer_text(out, "}");
     }
     (void)buffer_text(out, "}}");
+}
+
+/* Note a request with messages to devices; false if it repeats one. */
+static inline bool mx_server_note_post(
+    struct mx_server *server, int from, const struct mx_server_request *request)
+{
+    struct mx_server_post *post;
+    struct buffer text = { 0 };
+    char txn[32];
+
+    mx_server_part(request->target, 0, txn, sizeof txn);
+    (void)buffer_span(&text, request->target);
+    (void)buffer_span(&text, request->body);
+    for (int i = 0; i < server->post_count; i++) {
+        post = &server->posts[i];
+        if (post->from != from || strcmp(post->txn, txn) != 0)
+            continue;
+        CHECK_MSG(span_equal(mx_server_text(&text), mx_server_text(&post->text)),
+            "to-device: transaction %s has two bodies", txn);
+        buffer_free(&text);
+        return false;
+    }
+    CHECK(server->post_count < MX_SERVER_MESSAGES);
+    post = &server->posts[server->post_count++];
+    *post = (struct mx_server_post){ .from = from, .text = text };
+    snprintf(post->txn, sizeof post->txn, "%s", txn);
+    return true;
 }
 
 static inline void mx_server_to_device(struct mx_server *server, int from, struct span target,
@@ -873,7 +911,10 @@ static inline uint32_t mx_server_act(struct mx_server *server, int device,
         mx_server_each(server, json_get(body, "one_time_keys"), true, out);
         break;
     case MXCLIENT_TO_DEVICE:
-        mx_server_to_device(server, device, request->target, body, out);
+        if (mx_server_note_post(server, device, request))
+            mx_server_to_device(server, device, request->target, body, out);
+        else
+            (void)buffer_text(out, "{}");
         break;
     case MXCLIENT_MEMBERS:
         mx_server_put_members(server, out);

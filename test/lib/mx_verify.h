@@ -179,12 +179,13 @@ static inline struct mx_verify_letter *mx_verify_letter(
     return letter;
 }
 
-/* Take the messages that an engine wants to send. */
+/* Take the messages that an engine wants to send; the server answers each. */
 static inline void mx_verify_collect(struct mx_verify *stage, int from)
 {
+    struct sql_unit *unit = sql_unit_create(0);
     struct mxclient_request request;
 
-    while (mxclient_verify_next(&stage->engines[from].client, &request)) {
+    while (mxclient_verify_next(&stage->engines[from].client, unit, &request)) {
         struct json_doc doc = { 0 };
         struct span rest = mxclient_span(&request.target), piece, type = { 0 };
 
@@ -211,6 +212,7 @@ static inline void mx_verify_collect(struct mx_verify *stage, int from)
         json_doc_free(&doc);
         mxclient_request_fini(&request);
     }
+    mx_verify_commit(&stage->engines[from], unit);
 }
 
 static inline void mx_verify_give(

@@ -227,7 +227,7 @@ int engine_verify_start(struct engine *engine, struct sql_unit *unit)
     int64_t now_ms = engine_now_ms(engine), due_ms = mxclient_verify_due_ms(&engine->client);
 
     tr_assert(loop->state == LOOP_IDLE);
-    if (mxclient_verify_next(&engine->client, &loop->request))
+    if (mxclient_verify_next(&engine->client, unit, &loop->request))
         return 1;
     if (due_ms == INT64_MAX)
         return 0;

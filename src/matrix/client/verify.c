@@ -417,9 +417,14 @@ int mxclient_verify_load(struct mxclient *client, const struct mxstore_verificat
         .transaction_id = row->transaction_id,
         .sender = row->user_id,
         .device_id = row->device_id };
+    int rc;
 
-    if (span_is(row->step, "done") || span_is(row->step, "cancelled") ||
-        client->verify.count == MXCLIENT_VERIFY_MAX)
+    if (span_is(row->step, "done") || span_is(row->step, "cancelled"))
+        return 0;
+    rc = verify_post_load(client, row);
+    if (rc != TR_ENOENT)
+        return rc == 0 ? verify_note_end(&run) : rc;
+    if (client->verify.count == MXCLIENT_VERIFY_MAX)
         return 0;
     if (span_is(row->device_id, "*"))
         run.device_id = (struct span){ NULL, 0 };

@@ -11,9 +11,12 @@
  * 3. The keys under verification are those of the device list when the devices met. If they change,
  *    or the device is deleted or blocked, the verification ends.
  * 4. A verification does not survive a restart: its row is loaded and cancelled. A request that its
- *    user has not accepted has no row, so that strangers cannot fill the disk.
+ *    user has neither accepted nor refused has no row, so that strangers cannot fill the disk.
  * 5. Messages and news are taken after the COMMIT of the unit that they belong to, and messages are
- *    sent one after the other. */
+ *    sent one after the other.
+ * 6. The unit that ends a verification also stores its last message, if the server has not answered
+ *    it: the row's step is "STEP TXN TYPE BODY" then. The answer leaves "STEP". A restart before it
+ *    sends the same message again under the same transaction id. */
 #ifndef MATRIX_CLIENT_VERIFY_H
 #define MATRIX_CLIENT_VERIFY_H
 
@@ -75,7 +78,8 @@ enum {
     MXCLIENT_VERIFY_MAX = 8, /* at once */
     MXCLIENT_VERIFY_PER_USER_MAX = 3,
     MXCLIENT_VERIFY_DEVICES_MAX = 32,         /* of a request to all devices of a user */
-    MXCLIENT_VERIFY_MESSAGES_MAX = 32,        /* waiting to be sent */
+    MXCLIENT_VERIFY_MESSAGES_MAX = 64,        /* not answered by the server */
+    MXCLIENT_VERIFY_MESSAGES_STRAY_MAX = 32,  /* of them, when another one may begin */
     MXCLIENT_VERIFY_ENDED_MAX = 32,           /* remembered, so that late messages are ignored */
     MXCLIENT_VERIFY_MS = 10 * 60 * 1000,      /* from the request to the end */
     MXCLIENT_VERIFY_ASK_MS = 2 * 60 * 1000,   /* for the user to accept a request */
@@ -119,19 +123,34 @@ struct mxclient_flow {
     enum mxclient_failure failure;
 };
 
+/* A message that the server has not answered yet. */
+struct mxclient_verify_message {
+    const char *type; /* static */
+    char txn[MXCLIENT_TXN_BYTES];
+    struct buffer body;
+    struct buffer transaction_id; /* of its verification */
+    struct buffer user_id;
+    /* of the row that keeps this message (rule 6) */
+    enum mxclient_verify_step ended; /* INTERRUPTED: no row does */
+    struct buffer device_id;
+    int64_t ended_ms;
+};
+
 /* {0} is one without a verification. */
 struct mxclient_verify {
     struct mxclient_flow *flows[MXCLIENT_VERIFY_MAX]; /* owned */
     uint32_t count;
-    struct mxclient_request messages[MXCLIENT_VERIFY_MESSAGES_MAX]; /* a ring */
+    struct mxclient_verify_message messages[MXCLIENT_VERIFY_MESSAGES_MAX]; /* a ring */
     uint32_t message_first;
     uint32_t message_count;
+    bool is_sending; /* the caller has the first message */
     uint8_t ended[MXCLIENT_VERIFY_ENDED_MAX][CRYPTO_SHA256_BYTES]; /* a ring of digests of ids */
     uint32_t ended_next;
 };
 
 void mxclient_verify_fini(struct mxclient_verify *verify); /* wipes; a zeroed one is fine */
-/* Take a stored row; an open verification waits for the tick that cancels it. TR_ENOMEM. */
+/* Take a stored row: an open verification waits for the tick that cancels it, a last message to be sent
+ * again. TR_ENOMEM. */
 int mxclient_verify_load(struct mxclient *client, const struct mxstore_verification *row);
 
 /* ---- the user's side -------------------------------------------------------------------------- */
@@ -193,7 +212,9 @@ int mxclient_verify_take(struct mxclient *client, const struct mxclient_verify_e
 int mxclient_verify_tick(struct mxclient *client, int64_t now_ms, struct sql_unit *unit);
 /* Return the time of the next tick; INT64_MAX: none. */
 int64_t mxclient_verify_due_ms(const struct mxclient *client);
-/* Take the next message to send; false if there is none. The caller ends it. */
-bool mxclient_verify_next(struct mxclient *client, struct mxclient_request *ret_request);
+/* Write the request of the next message; false if there is none. The caller ends it. The server has
+ * answered the message before it, and the unit stores that. */
+bool mxclient_verify_next(
+    struct mxclient *client, struct sql_unit *unit, struct mxclient_request *ret_request);
 
 #endif

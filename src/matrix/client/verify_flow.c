@@ -56,15 +56,10 @@ void verify_free(struct mxclient_flow *flow)
 
 void mxclient_verify_fini(struct mxclient_verify *verify)
 {
-    struct mxclient_request request;
-
     for (uint32_t i = 0; i < verify->count; i++)
         verify_free(verify->flows[i]);
-    for (; verify->message_count > 0; verify->message_count--) {
-        request = verify->messages[verify->message_first];
-        mxclient_request_fini(&request);
-        verify->message_first = (verify->message_first + 1) % MXCLIENT_VERIFY_MESSAGES_MAX;
-    }
+    for (uint32_t i = 0; i < MXCLIENT_VERIFY_MESSAGES_MAX; i++)
+        verify_post_free(&verify->messages[i]);
     *verify = (struct mxclient_verify){ 0 };
 }
 
@@ -87,7 +82,8 @@ bool verify_has_room(const struct mxclient *client, struct span user_id)
     for (uint32_t i = 0; i < client->verify.count; i++)
         if (span_equal(mxclient_span(&client->verify.flows[i]->user_id), user_id))
             count++;
-    return client->verify.count < MXCLIENT_VERIFY_MAX && count < MXCLIENT_VERIFY_PER_USER_MAX;
+    return client->verify.count < MXCLIENT_VERIFY_MAX && count < MXCLIENT_VERIFY_PER_USER_MAX &&
+           client->verify.message_count <= MXCLIENT_VERIFY_MESSAGES_STRAY_MAX;
 }
 
 int verify_add(struct verify_run *run, enum mxclient_origin origin, int64_t began_ms)
@@ -113,17 +109,31 @@ int verify_add(struct verify_run *run, enum mxclient_origin origin, int64_t bega
     return 0;
 }
 
-/* Store the step. A verification with all devices of a user is stored with "*". */
-static void verify_put(const struct verify_run *run)
+/* Store the step, and with the end the last message (rule 6). A verification with all devices of a user
+ * is stored with "*". */
+static int verify_put(const struct verify_run *run)
 {
     const struct mxclient_flow *flow = run->flow;
+    struct mxclient_verify_message *last = verify_has_ended(flow) ? verify_post_last(run) : NULL;
+    struct mxstore_verification row = { .transaction_id = mxclient_span(&flow->transaction_id),
+        .user_id = mxclient_span(&flow->user_id),
+        .device_id = flow->device_id.size == 0 ? SPAN("*") : mxclient_span(&flow->device_id),
+        .step = span_of(mxclient_verify_step_text(flow->step)),
+        .updated_ms = run->now_ms };
+    struct buffer packed = { 0 };
+    int rc = 0;
 
-    mxstore_put(run->unit, MXSTORE_IS_verification,
-        &(struct mxstore_verification){ .transaction_id = mxclient_span(&flow->transaction_id),
-            .user_id = mxclient_span(&flow->user_id),
-            .device_id = flow->device_id.size == 0 ? SPAN("*") : mxclient_span(&flow->device_id),
-            .step = span_of(mxclient_verify_step_text(flow->step)),
-            .updated_ms = run->now_ms });
+    if (last != NULL) {
+        last->ended = flow->step;
+        last->ended_ms = run->now_ms;
+        (void)buffer_span(&last->device_id, row.device_id);
+        rc = last->device_id.failed != 0 ? last->device_id.failed : verify_post_pack(last, &packed);
+        row.step = mxclient_span(&packed);
+    }
+    if (rc == 0)
+        mxstore_put(run->unit, MXSTORE_IS_verification, &row);
+    buffer_free(&packed);
+    return rc;
 }
 
 /* Compute what the ring of ended verifications remembers. */
@@ -153,13 +163,29 @@ bool verify_is_late(const struct verify_run *run)
     return false;
 }
 
-int verify_go(struct verify_run *run, enum mxclient_verify_step step)
+int verify_note_end(struct verify_run *run)
 {
     struct mxclient_verify *verify = &run->client->verify;
+
+    return verify_digest(run, verify->ended[verify->ended_next++ % MXCLIENT_VERIFY_ENDED_MAX]);
+}
+
+/* Return whether the row of a flow is stored at a step (rule 4). */
+static bool verify_is_stored(const struct mxclient_flow *flow, bool was_stored)
+{
+    if (flow->step == MXCLIENT_VERIFY_ARRIVED || flow->step == MXCLIENT_VERIFY_ASKED)
+        return false;
+    return was_stored || flow->step != MXCLIENT_VERIFY_CANCELLED ||
+           (flow->failure == MXCLIENT_FAILED_USER && !flow->is_by_peer);
+}
+
+int verify_go(struct verify_run *run, enum mxclient_verify_step step)
+{
     struct mxclient_flow *flow = run->flow;
     bool was_stored = flow->step != MXCLIENT_VERIFY_ARRIVED && flow->step != MXCLIENT_VERIFY_ASKED;
     /* A MAC that comes while the users compare is no news for them. */
     bool is_news = step != flow->step && step != MXCLIENT_VERIFY_CHECKED;
+    int rc = 0;
 
     flow->step = step;
     flow->is_news = flow->is_news || is_news;
@@ -167,14 +193,13 @@ int verify_go(struct verify_run *run, enum mxclient_verify_step step)
         mx_sas_destroy(flow->sas);
         flow->sas = NULL;
     }
-    if (step != MXCLIENT_VERIFY_ARRIVED && step != MXCLIENT_VERIFY_ASKED &&
-        (was_stored || step != MXCLIENT_VERIFY_CANCELLED))
-        verify_put(run);
-    if (!verify_has_ended(flow))
-        return 0;
+    if (verify_is_stored(flow, was_stored))
+        rc = verify_put(run);
+    if (rc != 0 || !verify_has_ended(flow))
+        return rc;
     run->sender = mxclient_span(&flow->user_id);
     run->transaction_id = mxclient_span(&flow->transaction_id);
-    return verify_digest(run, verify->ended[verify->ended_next++ % MXCLIENT_VERIFY_ENDED_MAX]);
+    return verify_note_end(run);
 }
 
 /* ---- time ------------------------------------------------------------------------------------- */

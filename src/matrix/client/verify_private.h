@@ -67,6 +67,13 @@ int verify_post_cancel(struct verify_run *run, struct mxclient_place place,
     enum mxclient_failure failure, bool is_stray);
 int verify_post_cancel_all(
     struct verify_run *run, struct mxclient_place place, enum mxclient_failure failure);
+/* Return the last message of run->flow, which has ended, if the server has not answered it and the peer
+ * waits for it. */
+struct mxclient_verify_message *verify_post_last(const struct verify_run *run);
+/* Write the step of a row that keeps a message (rule 6), and read it: TR_ENOENT if it keeps none. */
+int verify_post_pack(const struct mxclient_verify_message *message, struct buffer *out);
+int verify_post_load(struct mxclient *client, const struct mxstore_verification *row);
+void verify_post_free(struct mxclient_verify_message *message);
 
 /* ---- verify_flow.c: verifications under way ---------------------------------------------------- */
 
@@ -82,6 +89,8 @@ bool verify_keys_hold(const struct mxclient *client, const struct mxclient_flow 
 struct mxclient_flow *verify_find(const struct mxclient *client, struct span transaction_id);
 /* Return whether there is room for another one with this user. */
 bool verify_has_room(const struct mxclient *client, struct span user_id);
+/* Remember that the verification of run->sender and run->transaction_id has ended. TR_ENOMEM. */
+int verify_note_end(struct verify_run *run);
 /* Add a verification with run->sender and make it run->flow. TR_ENOMEM. */
 int verify_add(struct verify_run *run, enum mxclient_origin origin, int64_t began_ms);
 void verify_free(struct mxclient_flow *flow);

@@ -25,7 +25,15 @@ enum stage { STAGE_LOGIN, STAGE_TALK, STAGE_REFRESH, STAGE_VERIFY, STAGES };
 struct point {
     int count;         /* occurrences to walk */
     const char *what;  /* a part of the statement; of the request's target, which starts with '/' */
-    const char *value; /* a text of that statement; NULL: any */
+    const char *value; /* a text of that statement, or its first word; NULL: any */
+};
+
+/* The end of the verification of ada's first engine. */
+enum ending {
+    ENDING_MATCH,
+    ENDING_MATCH_HELD, /* the server takes her `done` from the second engine only */
+    ENDING_MISMATCH,
+    ENDING_MISMATCH_HELD, /* the same of her `cancel` */
 };
 
 /* ---- a world ---------------------------------------------------------------------------------- */
@@ -36,6 +44,7 @@ struct world {
     enum moment moment;
     enum stage stage_of_point;
     bool is_asked; /* STAGE_VERIFY: bob asks for the verification */
+    enum ending ending;
     int nth;
     _Atomic int stage;   /* of ada */
     _Atomic int reached; /* occurrences that ada met */
@@ -57,6 +66,13 @@ static void meet_point(void)
         (void)kill(getpid(), SIGKILL);
 }
 
+static bool text_fits(const char *text)
+{
+    size_t size = strlen(world->point.value);
+
+    return strncmp(text, world->point.value, size) == 0 && (text[size] == 0 || text[size] == ' ');
+}
+
 static bool step_fits(const struct sql_unit *unit, const struct sql_step *step)
 {
     const struct point *point = &world->point;
@@ -66,7 +82,7 @@ static bool step_fits(const struct sql_unit *unit, const struct sql_step *step)
     for (uint32_t i = 0; point->value != NULL && i < step->value_count; i++) {
         const struct sql_value *value = &unit->values[step->value_first + i];
 
-        if (value->kind == SQL_TEXT && strcmp(unit->bytes.bytes + value->offset, point->value) == 0)
+        if (value->kind == SQL_TEXT && text_fits(unit->bytes.bytes + value->offset))
             return true;
     }
     return point->value == NULL;
@@ -273,7 +289,10 @@ static enum mxclient_verify_step ada_follow(struct mx_device *ada, int64_t *seq)
         else if (news.step == MXCLIENT_VERIFY_COMPARE) {
             if (world->is_asked)
                 wait_count(ada, &count_checked, 1); /* bob's MAC comes before ada's answer */
-            ada_act(ada, news.transaction_id, MXCLIENT_VERIFY_MATCH);
+            ada_act(ada, news.transaction_id,
+                world->stage == STAGE_VERIFY && world->ending >= ENDING_MISMATCH
+                    ? MXCLIENT_VERIFY_MISMATCH
+                    : MXCLIENT_VERIFY_MATCH);
         } else if (news.step >= MXCLIENT_VERIFY_DONE)
             return news.step;
     }
@@ -296,18 +315,17 @@ static enum mxclient_verify_step ada_verify_once(struct mx_device *ada)
     return ada_follow(ada, &seq);
 }
 
-/* Verify bob. If ada died after her side was done and before she said so, bob's side is still open. A
- * new request ends it, and itself, as the specification says. */
+/* Verify bob. A verification of the first engine has ended on both sides: it does not disturb. */
 static void ada_verify(struct mx_device *ada)
 {
-    bool may_meet_open = place_value(&ada->place, &count_done, 0) > 0;
     enum mxclient_verify_step end = ada_verify_once(ada);
 
-    if (may_meet_open && end == MXCLIENT_VERIFY_CANCELLED)
-        end = ada_verify_once(ada);
+    while (world->stage == STAGE_VERIFY && world->ending != ENDING_MATCH)
+        wait_commit(); /* the kill ends this */
     CHECK_MSG(end == MXCLIENT_VERIFY_DONE, "cancelled: also the next one is");
     while (mx_device_status(ada).is_posting)
         wait_commit();
+    wait_count(ada, &count_open, 0);
 }
 
 /* Check what the restart left of a verification. */

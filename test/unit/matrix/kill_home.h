@@ -22,12 +22,26 @@ static struct {
     int flow_count;
 } there;
 
+/* Return whether this is the last message of ada's first verification, and does not arrive. */
+static bool is_held(const struct mx_home *home, const struct mx_server_request *request, int device)
+{
+    static const char done[] = ".verification.done/", cancel[] = ".verification.cancel/";
+
+    return (world->ending == ENDING_MATCH_HELD || world->ending == ENDING_MISMATCH_HELD) &&
+           world->stage != STAGES && request->call == MXCLIENT_TO_DEVICE && device >= 0 &&
+           home->server.devices[device].user == 0 &&
+           (memmem(request->target.at, request->target.size, done, sizeof done - 1) != NULL ||
+               memmem(request->target.at, request->target.size, cancel, sizeof cancel - 1) != NULL);
+}
+
 /* See ada's requests. The first /sync of an engine gets some news, so that it does not pause. */
 static enum mx_home_fate judge(
     struct mx_home *home, const struct mx_server_request *request, int device)
 {
     struct mx_server_place since;
 
+    if (is_held(home, request, device))
+        return MX_HOME_RESET;
     if (request->call != MXCLIENT_SYNC || device < 0)
         return MX_HOME_ANSWER;
     since = mx_server_since(request->target);
@@ -179,7 +193,7 @@ static void bob_ask(void)
 SQL_STATEMENT(count_bad_events, "SELECT COUNT(*) FROM mx_event WHERE status <> 1");
 SQL_STATEMENT(count_events, "SELECT COUNT(*) FROM mx_event");
 SQL_STATEMENT(count_sent, "SELECT COUNT(*) FROM mx_outbox WHERE sending = 2");
-SQL_STATEMENT(cancelled_ids, "SELECT transaction_id FROM mx_verification WHERE step = 'cancelled'");
+SQL_STATEMENT(ended_ids, "SELECT transaction_id, step FROM mx_verification");
 
 /* Wait until bob has read and answered all that ada has sent. */
 static int check_bob(void)
@@ -237,25 +251,34 @@ static void check_keys(const struct mxclient *client)
         "published: the fallback key is not on the server");
 }
 
-/* Wait until bob has heard the end of a verification that was cancelled, if he knows of it. A cancel is
- * never answered. */
-static void check_cancelled(struct span row)
+/* Check how often ada has said the end of a verification. A cancel is never answered. */
+static void check_said(struct span step, const char *id)
+{
+    int done = count_messages(0, "done", id), cancelled = count_messages(0, "cancel", id);
+
+    if (span_is(step, "done"))
+        CHECK_MSG(done == 1 && cancelled == 0, "told: ada said done %d times, cancelled %d times",
+            done, cancelled);
+    else if (count_messages(1, "cancel", id) == 0)
+        CHECK_MSG(cancelled == 1, "cancelled: ada says so %d times", cancelled);
+}
+
+/* Wait until bob has heard the end of a verification of ada's, if he knows of it. */
+static void check_told(struct span step, struct span row_id)
 {
     char id[MXCLIENT_ID_BYTES_MAX + 1];
-    bool is_open = true;
 
-    snprintf(id, sizeof id, "%.*s", (int)row.size, row.at);
+    snprintf(id, sizeof id, "%.*s", (int)row_id.size, row_id.at);
     pthread_mutex_lock(&there.home.lock);
-    if (count_messages(1, "cancel", id) == 0)
-        CHECK_MSG(count_messages(0, "cancel", id) == 1, "cancelled: ada says so %d times",
-            count_messages(0, "cancel", id));
-    while (is_open) {
-        is_open = false;
-        for (int i = 0; i < there.flow_count; i++)
-            is_open = is_open || (strcmp(there.flows[i].id, id) == 0 &&
-                                     there.flows[i].step < MXCLIENT_VERIFY_DONE);
-        if (is_open)
+    check_said(step, id);
+    for (int i = 0; i < there.flow_count; i++) {
+        if (strcmp(there.flows[i].id, id) != 0)
+            continue;
+        while (there.flows[i].step < MXCLIENT_VERIFY_DONE)
             pthread_cond_wait(&there.home.changed, &there.home.lock);
+        CHECK_MSG(!span_is(step, "done") || there.flows[i].step == MXCLIENT_VERIFY_DONE,
+            "told: ada's side is done, and bob's is %s",
+            mxclient_verify_step_text(there.flows[i].step));
     }
     pthread_mutex_unlock(&there.home.lock);
 }
@@ -288,10 +311,10 @@ static void check_ada(int sent)
     mxclient_fini(&client);
     sql_unit_destroy(unit);
     unit = sql_unit_create(0);
-    sql_unit_step(unit, &cancelled_ids, SQL_ROWS_ANY);
+    sql_unit_step(unit, &ended_ids, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++)
-        check_cancelled(sql_row_bytes(unit, 0, i, 0));
+        check_told(sql_row_bytes(unit, 0, i, 1), sql_row_bytes(unit, 0, i, 0));
     sql_unit_destroy(unit);
     sql_close(&place.sql);
     tr_system_destroy(&place.system);

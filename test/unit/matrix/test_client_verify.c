@@ -1133,8 +1133,8 @@ TEST(verify, a_flood_leaves_room_for_the_verification_under_way)
                              SPAN(MX_VERIFY_PREFIX "key"), SPAN("@eve:z"), json_root(&doc) },
                          stage.now_ms, unit),
             0);
-    CHECK_EQ_U64(bob->verify.message_count, MXCLIENT_VERIFY_MESSAGES_MAX / 2);
-    CHECK_EQ_INT(bob->session.txn_next - txns, MXCLIENT_VERIFY_MESSAGES_MAX / 2);
+    CHECK_EQ_U64(bob->verify.message_count, MXCLIENT_VERIFY_MESSAGES_STRAY_MAX);
+    CHECK_EQ_INT(bob->session.txn_next - txns, MXCLIENT_VERIFY_MESSAGES_STRAY_MAX);
     bob->is_account_changed = false;
     sql_unit_destroy(unit);
     json_doc_free(&doc);
@@ -1310,11 +1310,84 @@ TEST(verify, an_unanswered_request_is_not_stored)
     mx_verify_run(&disk.stage, ALL);
     check_stored(&disk, 0, "requested");
     check_stored(&disk, 1, NULL);
-    CHECK_EQ_INT(mx_verify_act(&disk.stage, 1, MXCLIENT_VERIFY_CANCEL), 0);
+    disk.stage.now_ms += MXCLIENT_VERIFY_ASK_MS;
+    mx_verify_tick(&disk.stage, 1);
     check_stored(&disk, 1, NULL);
-    mx_verify_run(&disk.stage, ALL);
-    check_stored(&disk, 0, "cancelled");
+    CHECK_EQ_U64(disk.stage.engines[1].client.verify.message_count, 0);
     disk_fini(&disk);
+}
+
+/* Take the next message and leave it without an answer. */
+static void take_message(struct disk *disk, int of, struct mxclient_request *ret_request)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    CHECK(mxclient_verify_next(&disk->stage.engines[of].client, unit, ret_request));
+    mx_verify_commit(&disk->stage.engines[of], unit);
+}
+
+/* Let a user act, and lose the server's answer to the last message: a restart repeats it. */
+static void check_repeated(struct disk *disk, int of, enum mxclient_verify_act act)
+{
+    struct mx_verify_engine *engine = &disk->stage.engines[of];
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_request first, again;
+
+    CHECK_EQ_INT(mxclient_verify_act(&engine->client, span_of(disk->stage.transaction), act,
+                     disk->stage.now_ms, unit),
+        0);
+    mx_verify_commit(engine, unit);
+    take_message(disk, of, &first);
+    disk_restart(disk, of);
+    CHECK(mxclient_verify_due_ms(&engine->client) == INT64_MAX);
+    take_message(disk, of, &again);
+    CHECK(span_equal(mxclient_span(&first.target), mxclient_span(&again.target)));
+    CHECK(span_equal(mxclient_span(&first.body), mxclient_span(&again.body)));
+    mxclient_request_fini(&first);
+    mxclient_request_fini(&again);
+    disk_restart(disk, of);
+    mx_verify_collect(&disk->stage, of);
+    check_stored(disk, of, "cancelled");
+    disk_restart(disk, of);
+    CHECK_EQ_U64(engine->client.verify.message_count, 0);
+    mx_verify_run(&disk->stage, ALL);
+    check_stored(disk, 1 - of, "cancelled");
+}
+
+TEST(verify, a_cancel_survives_a_restart_until_the_server_has_it)
+{
+    for (int of = 0; of < 2; of++) {
+        struct disk disk;
+
+        disk_init(&disk);
+        mx_verify_request(&disk.stage, 0, mx_verify_place(&disk.stage, 1));
+        disk.stage.engines[of].is_silent = true;
+        mx_verify_run(&disk.stage, ALL);
+        check_repeated(&disk, of, of == 0 ? MXCLIENT_VERIFY_MISMATCH : MXCLIENT_VERIFY_CANCEL);
+        disk_fini(&disk);
+    }
+}
+
+TEST(verify, a_damaged_last_message_cancels_the_verification)
+{
+    static const char *const steps[] = { "done m1", "done m1 m.key.verification.done",
+        "done m1 m.other {}", "other m1 m.key.verification.done {}",
+        "done m123456789012345678901234567890123456789 m.key.verification.done {}" };
+
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        struct mx_verify stage;
+        struct mxclient *ada = &stage.engines[0].client;
+        struct mxstore_verification row = { .transaction_id = SPAN("t"),
+            .user_id = SPAN("@bob:y"),
+            .device_id = SPAN("*"),
+            .step = span_of(steps[i]) };
+
+        mx_verify_init(&stage, "@ada:x", "@bob:y");
+        CHECK_EQ_INT(mxclient_verify_load(ada, &row), 0);
+        CHECK_EQ_U64(ada->verify.message_count, 0);
+        CHECK(mxclient_verify_due_ms(ada) == INT64_MIN);
+        mx_verify_fini(&stage);
+    }
 }
 
 /* ---- messages of others ----------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
  *   token      next_batch never goes back
  *   published  one-time keys that count as published are on the server, and no key is made in vain
  *   cancelled  a verification that was under way is cancelled, once, and verifies nobody
+ *   told       bob hears once of the end of a verification, also if ada dies before she can say it
  * and what mx_server.h checks: no ratchet index in two events, no transaction with two bodies, no
  * one-time key with two values. */
 #include <sys/mman.h>
@@ -105,7 +106,7 @@ static void end_world(void)
 }
 
 /* A world for each point: the rows' occurrences, before and after. Several run at a time. */
-static void walk(const struct point *points, size_t count, enum stage stage, bool is_asked)
+static void walk(const struct point *points, size_t count, const struct world *as)
 {
     int open = 0, total = 0;
 
@@ -117,8 +118,9 @@ static void walk(const struct point *points, size_t count, enum stage stage, boo
             world->point = points[i];
             world->moment =
                 (enum moment)((points[i].what[0] == '/' ? BEFORE_REQUEST : BEFORE_COMMIT) + k % 2);
-            world->stage_of_point = stage;
-            world->is_asked = is_asked;
+            world->stage_of_point = as->stage_of_point;
+            world->is_asked = as->is_asked;
+            world->ending = as->ending;
             if (++open > WORLDS_AT_ONCE) {
                 end_world();
                 open--;
@@ -130,8 +132,9 @@ static void walk(const struct point *points, size_t count, enum stage stage, boo
         end_world();
     printf("%d kills\n", total);
 }
-#define WALK(points, stage, is_asked)                                                              \
-    walk(points, sizeof points / sizeof points[0], stage, is_asked)
+#define WALK(points, stage, ...)                                                                   \
+    walk(points, sizeof points / sizeof points[0],                                                 \
+        &(struct world){ .stage_of_point = (stage), __VA_ARGS__ })
 
 /* ---- points ----------------------------------------------------------------------------------- */
 
@@ -142,7 +145,7 @@ TEST_LONG(kill, at_the_token_of_a_sync_loses_no_event, 60)
         { 4, "/v3/sync", NULL },
     };
 
-    WALK(points, STAGE_TALK, false);
+    WALK(points, STAGE_TALK, .is_asked = false);
 }
 
 /* The login, the filter, the fallback key, its mark, the one-time keys and their mark are stored. */
@@ -154,7 +157,7 @@ TEST_LONG(kill, at_one_time_keys_makes_and_loses_none, 60)
         { 2, "SET next_batch", NULL },
     };
 
-    WALK(points, STAGE_LOGIN, false);
+    WALK(points, STAGE_LOGIN, .is_asked = false);
 }
 
 TEST_LONG(kill, at_a_ratchet_uses_no_index_twice, 60)
@@ -170,7 +173,7 @@ TEST_LONG(kill, at_a_ratchet_uses_no_index_twice, 60)
         { 2, "UPDATE mx_outbox SET sending = 2", NULL }, /* sent */
     };
 
-    WALK(points, STAGE_TALK, false);
+    WALK(points, STAGE_TALK, .is_asked = false);
 }
 
 TEST_LONG(kill, at_a_refresh_keeps_the_session, 60)
@@ -180,7 +183,7 @@ TEST_LONG(kill, at_a_refresh_keeps_the_session, 60)
         { 1, "/v3/refresh", NULL },
     };
 
-    WALK(points, STAGE_REFRESH, false);
+    WALK(points, STAGE_REFRESH, .is_asked = false);
 }
 
 TEST_LONG(kill, during_our_verification_cancels_it, 60)
@@ -200,7 +203,7 @@ TEST_LONG(kill, during_our_verification_cancels_it, 60)
         { 1, "/m.key.verification.done/", NULL },
     };
 
-    WALK(points, STAGE_VERIFY, false);
+    WALK(points, STAGE_VERIFY, .is_asked = false);
 }
 
 TEST_LONG(kill, during_their_verification_cancels_it, 60)
@@ -219,5 +222,33 @@ TEST_LONG(kill, during_their_verification_cancels_it, 60)
         { 1, "/m.key.verification.done/", NULL },
     };
 
-    WALK(points, STAGE_VERIFY, true);
+    WALK(points, STAGE_VERIFY, .is_asked = true);
+}
+
+/* The unit that ends ada's side has her last message: the first COMMIT of the end. The second one, if
+ * the server has answered, has the end alone. */
+TEST_LONG(kill, at_the_done_of_a_verification_does_not_lose_it, 60)
+{
+    static const struct point points[] = {
+        { 1, "INSERT INTO mx_verification", "done" },
+        { 1, "/m.key.verification.done/", NULL },
+    };
+
+    for (int is_asked = 0; is_asked < 2; is_asked++) {
+        WALK(points, STAGE_VERIFY, .is_asked = is_asked != 0, .ending = ENDING_MATCH_HELD);
+    }
+}
+
+TEST_LONG(kill, at_the_cancel_of_a_verification_does_not_lose_it, 60)
+{
+    static const struct point points[] = {
+        { 2, "INSERT INTO mx_verification", "cancelled" },
+        { 1, "/m.key.verification.cancel/", NULL },
+    };
+    static const struct point held[] = { { 1, "INSERT INTO mx_verification", "cancelled" } };
+
+    for (int is_asked = 0; is_asked < 2; is_asked++) {
+        WALK(points, STAGE_VERIFY, .is_asked = is_asked != 0, .ending = ENDING_MISMATCH);
+        WALK(held, STAGE_VERIFY, .is_asked = is_asked != 0, .ending = ENDING_MISMATCH_HELD);
+    }
 }

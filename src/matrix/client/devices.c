@@ -62,7 +62,7 @@ struct mxclient_device *mxclient_devices_by_key(
 {
     const struct mxclient_user *user = mxclient_devices_user(devices, user_id);
 
-    for (uint32_t i = 0; user != NULL && i < user->devices.count; i++)
+    for (uint32_t i = 0; user != NULL && !user->is_guest && i < user->devices.count; i++)
         if (mx_key_equal(&devices_at(user, i)->identity_key, identity_key))
             return devices_at(user, i);
     return NULL;
@@ -117,6 +117,8 @@ int mxclient_devices_load(struct mxclient_devices *devices, const struct mxstore
 
 static void devices_put_user(const struct mxclient_user *user, struct sql_unit *unit)
 {
+    if (user->is_guest)
+        return;
     mxstore_put(unit, MXSTORE_IS_user,
         &(struct mxstore_user){ .user_id = mxclient_id(&user->entry),
             .is_outdated = user->is_outdated,
@@ -128,6 +130,8 @@ void mxclient_devices_put(
 {
     char identity[MX_KEY_CHARS + 1], signing[MX_KEY_CHARS + 1];
 
+    if (user->is_guest)
+        return;
     mx_key_text(&device->identity_key, identity);
     mx_key_text(&device->signing_key, signing);
     mxstore_put(unit, MXSTORE_IS_device,
@@ -151,6 +155,15 @@ static void devices_outdate(struct mxclient_user *user, struct sql_unit *unit)
     devices_put_user(user, unit);
 }
 
+/* Store a guest and its devices. */
+static void devices_adopt(struct mxclient_user *user, struct sql_unit *unit)
+{
+    user->is_guest = false;
+    devices_put_user(user, unit);
+    for (uint32_t i = 0; i < user->devices.count; i++)
+        mxclient_devices_put(user, devices_at(user, i), unit);
+}
+
 int mxclient_devices_track(
     struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit)
 {
@@ -159,10 +172,33 @@ int mxclient_devices_track(
 
     if (user == NULL)
         return TR_ENOMEM;
+    if (user->is_guest)
+        devices_adopt(user, unit);
     if (!is_known)
         devices_outdate(user, unit);
     user->is_left = false;
     return 0;
+}
+
+int mxclient_devices_invite(struct mxclient_devices *devices, struct span user_id)
+{
+    bool is_known = mxclient_devices_user(devices, user_id) != NULL;
+    struct mxclient_user *user = mxclient_index_add(&devices->users, user_id, sizeof *user);
+
+    if (user == NULL)
+        return TR_ENOMEM;
+    if (!is_known)
+        user->is_guest = user->is_outdated = true;
+    user->is_left = false;
+    return 0;
+}
+
+void mxclient_devices_dismiss(struct mxclient_devices *devices, struct span user_id)
+{
+    const struct mxclient_user *user = mxclient_devices_user(devices, user_id);
+
+    if (user != NULL && user->is_guest)
+        mxclient_index_remove(&devices->users, user_id, devices_free_user);
 }
 
 int mxclient_devices_refresh(
@@ -442,7 +478,8 @@ static int devices_take_user(struct mxclient_devices *devices, struct mxclient_u
     if (rc != 0)
         return rc;
     devices_settle(user, unit);
-    mxstore_clear_outdated(unit, id, user->change_queried);
+    if (!user->is_guest)
+        mxstore_clear_outdated(unit, id, user->change_queried);
     user->is_outdated = user->change != user->change_queried;
     return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* devices.h: the devices of the users we share rooms with, as their own signatures state them.
+/* devices.h: the devices of the users we share rooms with, as their own signatures state them, and for
+ * the time of a verification those of guests.
  *
  * 1. A device counts only if its object stands at its own user and device id and its own key signed
  *    it. The server is not believed.
@@ -9,7 +10,8 @@
  *    counts up, and an answer clears the mark of the change that the query has seen. One query at a
  *    time.
  * 4. Memory is ahead of the store by one unit at most; if that unit fails, the caller drops all of it
- *    and loads it again. */
+ *    and loads it again.
+ * 5. A guest is in memory alone: strangers cannot fill the disk. Tracking makes it a user like others. */
 #ifndef MATRIX_CLIENT_DEVICES_H
 #define MATRIX_CLIENT_DEVICES_H
 
@@ -48,6 +50,7 @@ struct mxclient_user {
     struct mxclient_entry entry; /* its user id */
     bool is_outdated;
     bool is_left;     /* we share no room any more: no query until it is tracked again */
+    bool is_guest;    /* not stored (rule 5) */
     bool is_querying; /* in the query under way */
     int64_t change;
     int64_t change_queried; /* the value of `change` when the query was sent */
@@ -77,6 +80,11 @@ int mxclient_devices_track(
 /* Track a user and query its devices again. Adds a step. TR_ENOMEM. */
 int mxclient_devices_refresh(
     struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit);
+/* Query the devices of a user who may not be tracked: a new one is a guest, and one who left is queried
+ * again. TR_ENOMEM. */
+int mxclient_devices_invite(struct mxclient_devices *devices, struct span user_id);
+/* Forget a guest; of a user who is tracked this changes nothing. */
+void mxclient_devices_dismiss(struct mxclient_devices *devices, struct span user_id);
 /* Take `device_lists` of a /sync answer. Users who are not tracked are ignored. */
 void mxclient_devices_changed(
     struct mxclient_devices *devices, const struct json *device_lists, struct sql_unit *unit);
@@ -93,7 +101,7 @@ int mxclient_devices_answered(struct mxclient_devices *devices,
     struct sql_unit *unit);
 
 /* Find a user, a device, a device by its identity key; NULL if it is not known. Deleted devices are
- * found too. */
+ * found too. No device of a guest is found by its key: a guest takes part in verifications alone. */
 struct mxclient_user *mxclient_devices_user(
     const struct mxclient_devices *devices, struct span user_id);
 struct mxclient_device *mxclient_devices_find(

@@ -47,35 +47,57 @@ static int verify_end_both(struct verify_run *run, struct mxclient_flow *former)
     return rc == 0 ? verify_end(&other, MXCLIENT_FAILED_SECOND) : rc;
 }
 
-/* Return whether the sender may ask: one of ours, or a user whose devices are tracked. */
-static int verify_admit(struct verify_run *run, bool *ret_is_admitted)
+/* Return whether the device of a request may ask at all. A blocked one learns nothing. */
+static bool verify_may_ask(const struct verify_run *run)
 {
-    struct mxclient *client = run->client;
-    const struct mxclient_user *user = mxclient_devices_user(&client->devices, run->sender);
-    const struct mxclient_device *device = mxclient_devices_find(
-        &client->devices, (struct mxclient_place){ run->sender, run->device_id });
-    bool is_own = span_equal(run->sender, mxclient_span(&client->session.user_id));
+    struct mxclient_place place = { run->sender, run->device_id };
+    const struct mxclient_device *device = mxclient_devices_find(&run->client->devices, place);
 
-    *ret_is_admitted =
-        (is_own || (user != NULL && !user->is_left)) &&
-        (device == NULL || device->trust != MXSTORE_BLOCKED) &&
-        !verify_is_ourselves(client, (struct mxclient_place){ run->sender, run->device_id }) &&
-        verify_has_room(client, run->sender);
-    /* Our own devices are tracked from the first question on. */
-    return is_own && *ret_is_admitted
-               ? mxclient_devices_track(&client->devices, run->sender, run->unit)
-               : 0;
+    return !verify_is_ourselves(run->client, place) &&
+           (device == NULL || device->trust != MXSTORE_BLOCKED);
 }
 
-/* Ask the user if the device is known; else its keys are awaited. */
+/* Return whether there is room for another verification with the sender. */
+static bool verify_has_place(const struct verify_run *run)
+{
+    uint32_t guests = 0;
+
+    for (uint32_t i = 0; i < run->client->verify.count; i++)
+        guests += verify_is_guest(run->client, run->client->verify.flows[i]) ? 1 : 0;
+    return verify_has_room(run->client, run->sender) &&
+           (guests < MXCLIENT_VERIFY_GUESTS_MAX || verify_is_tracked(run->client, run->sender));
+}
+
+/* See that the devices of the sender become known. Our own are tracked from the first question on. A
+ * device that a fresh list lacks may be new: the list is queried once more. */
+static int verify_look_up(struct verify_run *run)
+{
+    struct mxclient_devices *devices = &run->client->devices;
+    bool is_own = span_equal(run->sender, mxclient_span(&run->client->session.user_id));
+    int rc = is_own ? mxclient_devices_track(devices, run->sender, run->unit)
+                    : mxclient_devices_invite(devices, run->sender);
+
+    if (rc != 0 || verify_device(run->client, verify_peer(run->flow)) != NULL ||
+        mxclient_devices_user(devices, run->sender)->is_outdated)
+        return rc;
+    if (!verify_is_guest(run->client, run->flow))
+        return mxclient_devices_refresh(devices, run->sender, run->unit);
+    mxclient_devices_user(devices, run->sender)->is_outdated = true;
+    return 0;
+}
+
+/* Ask the user if the device is known; else its keys are awaited, unless a query has shown none. */
 static int verify_ask(struct verify_run *run)
 {
     const struct mxclient_device *device = verify_device(run->client, verify_peer(run->flow));
+    const struct mxclient_user *user =
+        mxclient_devices_user(&run->client->devices, mxclient_span(&run->flow->user_id));
     int rc;
 
     tr_assert(run->flow->step == MXCLIENT_VERIFY_ARRIVED);
+    tr_assert(user != NULL);
     if (device == NULL)
-        return 0;
+        return user->is_outdated ? 0 : verify_end(run, MXCLIENT_FAILED_NO_DEVICE);
     rc = verify_bind(run->flow, device);
     return rc == 0 ? verify_go(run, MXCLIENT_VERIFY_ASKED) : rc;
 }
@@ -83,21 +105,25 @@ static int verify_ask(struct verify_run *run)
 /* Begin a verification that a device asks for. */
 static int verify_begin(struct verify_run *run, enum mxclient_origin origin, int64_t began_ms)
 {
+    struct mxclient_place place = { run->sender, run->device_id };
     struct mxclient_flow *former = verify_former(run);
-    bool is_admitted = false;
     int rc;
 
     if (former != NULL)
         return verify_end_both(run, former);
-    rc = verify_admit(run, &is_admitted);
-    if (rc == 0 && !is_admitted)
+    if (!verify_may_ask(run)) {
         run->client->skipped++;
-    if (rc == 0 && is_admitted) {
-        rc = verify_add(run, origin, began_ms);
-        if (rc == 0)
-            run->flow->step = MXCLIENT_VERIFY_ARRIVED;
+        return 0;
     }
-    return rc;
+    if (!verify_has_place(run)) {
+        run->client->skipped++;
+        return verify_post_cancel(run, place, MXCLIENT_FAILED_BUSY, true);
+    }
+    rc = verify_add(run, origin, began_ms);
+    if (rc != 0)
+        return rc;
+    run->flow->step = MXCLIENT_VERIFY_ARRIVED;
+    return verify_look_up(run);
 }
 
 static int verify_take_request(struct verify_run *run)
@@ -321,6 +347,9 @@ int mxclient_verify_act(struct mxclient *client, struct span transaction_id,
         rc = is_comparing ? verify_end(&run, MXCLIENT_FAILED_STRINGS) : TR_EBUSY;
     else
         rc = verify_apply(&run, (enum verify_event)(VERIFY_USER_ACCEPTS + act));
+    /* A guest whom the user accepts is one no longer: the end may store trust. */
+    if (rc == 0 && act == MXCLIENT_VERIFY_ACCEPT && !verify_has_ended(run.flow))
+        rc = mxclient_devices_track(&client->devices, mxclient_span(&run.flow->user_id), unit);
     return verify_settle(client, rc, unit);
 }
 
@@ -388,7 +417,7 @@ static int verify_tick(struct verify_run *run)
         return verify_end(run, MXCLIENT_FAILED_RESTARTED);
     if (verify_is_overdue(run)) {
         /* The user may still accept on another device: the question just goes away. */
-        if (flow->step <= MXCLIENT_VERIFY_ASKED && flow->origin == MXCLIENT_ORIGIN_THEIRS)
+        if (flow->step == MXCLIENT_VERIFY_ASKED && flow->origin == MXCLIENT_ORIGIN_THEIRS)
             return verify_end_quietly(run, MXCLIENT_FAILED_TIMEOUT);
         return verify_end(run, MXCLIENT_FAILED_TIMEOUT);
     }

@@ -14,7 +14,10 @@
  *    user has neither accepted nor refused has no row, so that strangers cannot fill the disk.
  * 5. Messages and news are taken after the COMMIT of the unit that they belong to, and messages are
  *    sent one after the other.
- * 6. The unit that ends a verification also stores its last message, if the server has not answered
+ * 6. The user sees every request, or the device that asks gets a cancel. No answer goes to this device
+ *    itself, to a blocked one and to a request whose time is far off. The keys of a user who is not
+ *    tracked are queried; it is a guest (devices.h) until our user accepts.
+ * 7. The unit that ends a verification also stores its last message, if the server has not answered
  *    it: the row's step is "STEP TXN TYPE BODY" then. The answer leaves "STEP". A restart before it
  *    sends the same message again under the same transaction id. */
 #ifndef MATRIX_CLIENT_VERIFY_H
@@ -51,6 +54,7 @@ const char *mxclient_verify_step_text(enum mxclient_verify_step step);
 #define MXCLIENT_VERIFY_FAILURES(X)                                                                \
     X(USER, "m.user", "the user cancelled")                                                        \
     X(RESTARTED, "m.user", "the program was restarted")                                            \
+    X(BUSY, "m.user", "too many verifications are under way")                                      \
     X(TIMEOUT, "m.timeout", "the verification took too long")                                      \
     X(UNKNOWN, "m.unknown_transaction", "no such verification is under way")                       \
     X(METHOD, "m.unknown_method", "the devices have no method in common")                          \
@@ -61,6 +65,7 @@ const char *mxclient_verify_step_text(enum mxclient_verify_step step);
     X(CHANGED, "m.key_mismatch", "the device or its keys changed during the verification")         \
     X(OTHER_USER, "m.user_mismatch", "the verified user is not the expected one")                  \
     X(INVALID, "m.invalid_message", "a message has a wrong or missing member")                     \
+    X(NO_DEVICE, "m.invalid_message", "the device that asks has no keys on the server")            \
     X(TAKEN, "m.accepted", "another device accepted the request")                                  \
     X(COMMITMENT, "m.mismatched_commitment", "the key is not the one that was committed to")       \
     X(STRINGS, "m.mismatched_sas", "the users saw different strings")                              \
@@ -77,8 +82,9 @@ enum mxclient_failure {
 enum {
     MXCLIENT_VERIFY_MAX = 8, /* at once */
     MXCLIENT_VERIFY_PER_USER_MAX = 3,
-    MXCLIENT_VERIFY_DEVICES_MAX = 32,         /* of a request to all devices of a user */
-    MXCLIENT_VERIFY_MESSAGES_MAX = 64,        /* not answered by the server */
+    MXCLIENT_VERIFY_GUESTS_MAX = 2,    /* verifications with guests, so that they leave room */
+    MXCLIENT_VERIFY_DEVICES_MAX = 32,  /* of a request to all devices of a user */
+    MXCLIENT_VERIFY_MESSAGES_MAX = 64, /* not answered by the server */
     MXCLIENT_VERIFY_MESSAGES_STRAY_MAX = 32,  /* of them, when another one may begin */
     MXCLIENT_VERIFY_ENDED_MAX = 32,           /* remembered, so that late messages are ignored */
     MXCLIENT_VERIFY_MS = 10 * 60 * 1000,      /* from the request to the end */
@@ -130,7 +136,7 @@ struct mxclient_verify_message {
     struct buffer body;
     struct buffer transaction_id; /* of its verification */
     struct buffer user_id;
-    /* of the row that keeps this message (rule 6) */
+    /* of the row that keeps this message (rule 7) */
     enum mxclient_verify_step ended; /* INTERRUPTED: no row does */
     struct buffer device_id;
     int64_t ended_ms;

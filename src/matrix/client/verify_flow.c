@@ -24,6 +24,32 @@ struct mxclient_device *verify_device(const struct mxclient *client, struct mxcl
     return device;
 }
 
+bool verify_is_tracked(const struct mxclient *client, struct span user_id)
+{
+    const struct mxclient_user *user = mxclient_devices_user(&client->devices, user_id);
+
+    return span_equal(user_id, mxclient_span(&client->session.user_id)) ||
+           (user != NULL && !user->is_guest);
+}
+
+bool verify_is_guest(const struct mxclient *client, const struct mxclient_flow *flow)
+{
+    return !verify_has_ended(flow) && flow->step != MXCLIENT_VERIFY_INTERRUPTED &&
+           !verify_is_tracked(client, mxclient_span(&flow->user_id));
+}
+
+/* Forget the guest of a verification that has ended, unless it takes part in another one. */
+static void verify_dismiss(struct mxclient *client, const struct mxclient_flow *ended)
+{
+    struct span user_id = mxclient_span(&ended->user_id);
+
+    for (uint32_t i = 0; i < client->verify.count; i++)
+        if (!verify_has_ended(client->verify.flows[i]) &&
+            span_equal(mxclient_span(&client->verify.flows[i]->user_id), user_id))
+            return;
+    mxclient_devices_dismiss(&client->devices, user_id);
+}
+
 int verify_bind(struct mxclient_flow *flow, const struct mxclient_device *device)
 {
     buffer_clear(&flow->device_id);
@@ -109,7 +135,7 @@ int verify_add(struct verify_run *run, enum mxclient_origin origin, int64_t bega
     return 0;
 }
 
-/* Store the step, and with the end the last message (rule 6). A verification with all devices of a user
+/* Store the step, and with the end the last message (rule 7). A verification with all devices of a user
  * is stored with "*". */
 static int verify_put(const struct verify_run *run)
 {
@@ -199,6 +225,7 @@ int verify_go(struct verify_run *run, enum mxclient_verify_step step)
         return rc;
     run->sender = mxclient_span(&flow->user_id);
     run->transaction_id = mxclient_span(&flow->transaction_id);
+    verify_dismiss(run->client, flow);
     return verify_note_end(run);
 }
 

@@ -70,7 +70,7 @@ int verify_post_cancel_all(
 /* Return the last message of run->flow, which has ended, if the server has not answered it and the peer
  * waits for it. */
 struct mxclient_verify_message *verify_post_last(const struct verify_run *run);
-/* Write the step of a row that keeps a message (rule 6), and read it: TR_ENOENT if it keeps none. */
+/* Write the step of a row that keeps a message (rule 7), and read it: TR_ENOENT if it keeps none. */
 int verify_post_pack(const struct mxclient_verify_message *message, struct buffer *out);
 int verify_post_load(struct mxclient *client, const struct mxstore_verification *row);
 void verify_post_free(struct mxclient_verify_message *message);
@@ -80,6 +80,9 @@ void verify_post_free(struct mxclient_verify_message *message);
 bool verify_is_ourselves(const struct mxclient *client, struct mxclient_place place);
 /* Return the device if it may be verified: known, not deleted, not blocked, not this one. */
 struct mxclient_device *verify_device(const struct mxclient *client, struct mxclient_place place);
+/* Return whether a user is stored, and whether a verification is with a guest (rule 6). */
+bool verify_is_tracked(const struct mxclient *client, struct span user_id);
+bool verify_is_guest(const struct mxclient *client, const struct mxclient_flow *flow);
 /* Fix the device of a verification, and its keys. TR_ENOMEM. */
 int verify_bind(struct mxclient_flow *flow, const struct mxclient_device *device);
 /* Return whether the device is still the one that the verification began with (rule 3). */

@@ -1022,21 +1022,15 @@ TEST(verify, a_second_request_of_a_device_ends_both)
     }
 }
 
-TEST(verify, requests_of_strangers_and_of_blocked_or_own_devices_are_ignored)
+TEST(verify, requests_of_blocked_or_own_devices_are_ignored)
 {
     struct mx_verify stage;
     char name[64];
 
     mx_verify_init(&stage, "@ada:x", "@bob:y");
-    mx_verify_add(&stage, "@eve:z"); /* nobody knows her */
-    mx_verify_forge(&stage, 2, 1, "request",
-        SPAN("{\"transaction_id\":\"t\",\"from_device\":\"D\",\"methods\":[\"m.sas.v1\"],"
-             "\"timestamp\":1800000000000}"));
-    CHECK_EQ_U64(stage.engines[1].client.skipped, 1);
-    CHECK(mxclient_devices_user(&stage.engines[1].client.devices, SPAN("@eve:z")) == NULL);
     mx_verify_device(&stage, 1, 0)->trust = MXSTORE_BLOCKED;
     forge_request(&stage, "t", device_name(&stage, 0, name), stage.now_ms);
-    CHECK_EQ_U64(stage.engines[1].client.skipped, 2);
+    CHECK_EQ_U64(stage.engines[1].client.skipped, 1);
     CHECK_EQ_U64(stage.engines[1].client.verify.count, 0);
     CHECK_EQ_INT(stage.count, 0);
     mx_verify_fini(&stage);
@@ -1388,6 +1382,191 @@ TEST(verify, a_damaged_last_message_cancels_the_verification)
         CHECK(mxclient_verify_due_ms(ada) == INT64_MIN);
         mx_verify_fini(&stage);
     }
+}
+
+/* ---- strangers -------------------------------------------------------------------------------- */
+
+/* Let an engine query devices, of one user alone, and answer; then time goes on. */
+static void answer_query(struct mx_verify *stage, int of, const char *user, const char *devices)
+{
+    struct mxclient *client = &stage->engines[of].client;
+    struct mxclient_outcome done = { .verdict = MXCLIENT_DONE };
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_request request;
+    struct buffer text = { 0 };
+    struct json_doc doc = { 0 };
+
+    CHECK(mxclient_devices_query(&client->devices, stage->now_ms, &request));
+    (void)buffer_format(&text, "\"device_keys\":{\"%s\":[]}}", user);
+    CHECK(memmem(request.body.bytes, request.body.size, text.bytes, text.size) != NULL);
+    mxclient_request_fini(&request);
+    buffer_clear(&text);
+    (void)buffer_format(&text, "{\"device_keys\":{\"%s\":{%s}}}", user, devices);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&text), 0), 0);
+    CHECK_EQ_INT(
+        mxclient_devices_answered(&client->devices, &done, json_root(&doc), stage->now_ms, unit),
+        0);
+    mx_verify_commit(&stage->engines[of], unit);
+    mx_verify_tick(stage, of);
+    buffer_free(&text);
+    json_doc_free(&doc);
+}
+
+/* Count the rows of eve as a user. */
+static uint32_t count_eve(struct disk *disk)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    uint32_t count;
+
+    mxstore_get(unit, MXSTORE_IS_user, SPAN("@eve:z"));
+    CHECK_EQ_INT(sql_read_wait(disk->stage.engines[1].sql, unit), 0);
+    count = sql_unit_rows(unit, 0);
+    sql_unit_destroy(unit);
+    return count;
+}
+
+/* Eve, whom bob does not know, asks him for a verification. */
+static void eve_asks(struct disk *disk)
+{
+    struct mx_verify *stage = &disk->stage;
+    struct buffer devices = { 0 };
+
+    disk_init(disk);
+    mx_verify_add(stage, "@eve:z");
+    mx_verify_put_devices(stage, "@bob:y", &devices);
+    mx_verify_query(stage, 2, "@bob:y", devices.bytes, "");
+    buffer_free(&devices);
+    mx_verify_request(stage, 2, mx_verify_place(stage, 1));
+    mx_verify_run(stage, ALL);
+    CHECK_EQ_INT(stage->count, 1);
+    CHECK_EQ_U64(stage->engines[1].client.verify.count, 1);
+}
+
+TEST(verify, a_stranger_is_verified_after_a_query_and_stored_after_the_user_accepts)
+{
+    struct disk disk;
+    struct mx_verify *stage = &disk.stage;
+    struct buffer devices = { 0 };
+
+    eve_asks(&disk);
+    stage->engines[1].is_silent = true;
+    mx_verify_put_devices(stage, "@eve:z", &devices);
+    answer_query(stage, 1, "@eve:z", devices.bytes);
+    buffer_free(&devices);
+    mx_verify_run(stage, ALL);
+    CHECK_EQ_INT(stage->engines[1].news.step, MXCLIENT_VERIFY_ASKED);
+    CHECK_EQ_U64(count_eve(&disk), 0);
+    stage->engines[1].is_silent = false;
+    CHECK_EQ_INT(mx_verify_act(stage, 1, MXCLIENT_VERIFY_ACCEPT), 0);
+    CHECK_EQ_U64(count_eve(&disk), 1);
+    mx_verify_run(stage, ALL);
+    CHECK(mx_verify_trusts(stage, 1, 2) && mx_verify_trusts(stage, 2, 1));
+    disk_restart(&disk, 1);
+    CHECK(mx_verify_trusts(stage, 1, 2));
+    disk_fini(&disk);
+}
+
+TEST(verify, a_stranger_without_keys_or_whom_the_user_refuses_is_told_and_forgotten)
+{
+    for (int has_keys = 0; has_keys < 2; has_keys++) {
+        struct disk disk;
+        struct mx_verify *stage = &disk.stage;
+        struct buffer devices = { 0 };
+
+        eve_asks(&disk);
+        stage->engines[1].is_silent = true;
+        mx_verify_put_devices(stage, "@eve:z", &devices);
+        answer_query(stage, 1, "@eve:z", has_keys ? devices.bytes : "");
+        buffer_free(&devices);
+        if (has_keys)
+            CHECK_EQ_INT(mx_verify_act(stage, 1, MXCLIENT_VERIFY_CANCEL), 0);
+        mx_verify_run(stage, ALL);
+        mx_verify_check_failed(
+            stage, 2, has_keys ? "m.user" : "m.invalid_message", true, "a stranger");
+        CHECK(mxclient_devices_user(&stage->engines[1].client.devices, SPAN("@eve:z")) == NULL);
+        CHECK_EQ_U64(count_eve(&disk), 0);
+        disk_fini(&disk);
+    }
+}
+
+TEST(verify, a_stranger_whose_server_is_silent_is_told_after_two_minutes)
+{
+    struct disk disk;
+    struct mx_verify *stage = &disk.stage;
+
+    eve_asks(&disk);
+    stage->now_ms += MXCLIENT_VERIFY_ASK_MS;
+    mx_verify_tick(stage, 1);
+    mx_verify_run(stage, ALL);
+    mx_verify_check_failed(stage, 2, "m.timeout", true, "a silent server");
+    CHECK(mxclient_devices_user(&stage->engines[1].client.devices, SPAN("@eve:z")) == NULL);
+    disk_fini(&disk);
+}
+
+TEST(verify, a_new_device_of_a_known_user_is_queried_once)
+{
+    struct mx_verify stage;
+    struct mxclient *bob = &stage.engines[1].client;
+
+    mx_verify_init(&stage, "@ada:x", "@bob:y");
+    forge_request(&stage, "t", "NEW", stage.now_ms);
+    CHECK_EQ_U64(bob->verify.count, 1);
+    CHECK_EQ_INT(stage.count, 0);
+    answer_query(&stage, 1, "@ada:x", "");
+    CHECK_EQ_INT(stage.count, 1);
+    CHECK(letter_says(&stage.letters[0], "m.invalid_message"));
+    CHECK(mxclient_devices_user(&bob->devices, SPAN("@ada:x")) != NULL);
+    mx_verify_look(&stage, 1);
+    CHECK_EQ_U64(bob->verify.count, 0);
+    mx_verify_fini(&stage);
+}
+
+/* Each of many strangers asks; no answer of a server comes. */
+TEST(verify, a_crowd_of_strangers_leaves_room_and_no_trace)
+{
+    struct mx_verify stage;
+    struct mxclient *bob = &stage.engines[1].client;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct json_doc doc = { 0 };
+    uint32_t known;
+    char name[64];
+
+    mx_verify_init(&stage, "@ada:x", "@bob:y");
+    stage.engines[1].is_silent = true;
+    known = bob->devices.users.count;
+    for (int i = 0; i < 1000; i++) {
+        char content[200], user[32];
+
+        snprintf(user, sizeof user, "@s%d:z", i);
+        snprintf(content, sizeof content,
+            "{\"transaction_id\":\"t%d\",\"from_device\":\"D\",\"methods\":[\"m.sas.v1\"],"
+            "\"timestamp\":1800000000000}",
+            i);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(content), 0), 0);
+        CHECK_EQ_INT(mxclient_verify_take(bob,
+                         &(struct mxclient_verify_event){
+                             SPAN(MX_VERIFY_PREFIX "request"), span_of(user), json_root(&doc) },
+                         stage.now_ms, unit),
+            0);
+    }
+    CHECK(sql_unit_is_empty(unit));
+    CHECK_EQ_U64(bob->verify.count, MXCLIENT_VERIFY_GUESTS_MAX);
+    CHECK_EQ_U64(bob->devices.users.count, known + MXCLIENT_VERIFY_GUESTS_MAX);
+    CHECK_EQ_U64(bob->verify.message_count, MXCLIENT_VERIFY_MESSAGES_STRAY_MAX);
+    sql_unit_destroy(unit);
+    json_doc_free(&doc);
+    mx_verify_collect(&stage, 1);
+    for (int i = 0; i < stage.count; i++)
+        CHECK(letter_says(&stage.letters[i], "m.user"));
+    forge_request(&stage, "t", device_name(&stage, 0, name), stage.now_ms);
+    mx_verify_look(&stage, 1);
+    CHECK_EQ_INT(stage.engines[1].news.step, MXCLIENT_VERIFY_ASKED); /* ada's */
+    stage.now_ms += MXCLIENT_VERIFY_ASK_MS;
+    mx_verify_tick(&stage, 1);
+    mx_verify_look(&stage, 1);
+    CHECK_EQ_U64(bob->verify.count, 0);
+    CHECK_EQ_U64(bob->devices.users.count, known);
+    mx_verify_fini(&stage);
 }
 
 /* ---- messages of others ----------------------------------------------------------------------- */

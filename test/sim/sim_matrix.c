@@ -177,11 +177,13 @@ static uint64_t exchange_hash(const struct exchange *exchange)
     return hash;
 }
 
-/* Note a request that fails now. An engine that was killed does not repeat it, and one that has asked
- * for another /sync since then has forgotten it: it reloaded. */
+/* Note a request that fails now, before its reply. An engine that was killed does not repeat it, and one
+ * that has asked for another /sync since then has forgotten it: it reloaded. One that has waited too
+ * long hears nothing of it, and may ask the same for another reason. */
 static void exchange_note_failure(const struct exchange *exchange)
 {
-    if (exchange->life != now.devices[exchange->device].life ||
+    if (tr_reply_is_cancelled(exchange->reply) ||
+        exchange->life != now.devices[exchange->device].life ||
         (exchange->call == MXCLIENT_SYNC && exchange->sync != now.devices[exchange->device].syncs))
         return;
     now.devices[exchange->device].failed_hash = exchange_hash(exchange);
@@ -235,18 +237,19 @@ static bool exchange_fail(struct exchange *exchange)
     static const char limited[] = "{\"errcode\":\"M_LIMIT_EXCEEDED\",\"retry_after_ms\":700}";
     uint32_t dice = below(&now.s, 100);
 
+    if (dice >= now.faults.drop + now.faults.refuse + now.faults.limit)
+        return false;
+    exchange_note_failure(exchange);
     if (dice < now.faults.drop) {
         seen.dropped++;
         tr_reply_drop(&exchange->reply);
     } else if ((dice -= now.faults.drop) < now.faults.refuse) {
         seen.refusals++;
         exchange_reply(exchange, 502, 0, "<html>", 6);
-    } else if ((dice -= now.faults.refuse) < now.faults.limit) {
+    } else {
         seen.limits++;
         exchange_reply(exchange, 429, below(&now.s, 3), limited, sizeof limited - 1);
-    } else
-        return false;
-    exchange_note_failure(exchange);
+    }
     return true;
 }
 

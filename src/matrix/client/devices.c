@@ -207,8 +207,17 @@ int mxclient_devices_refresh(
     int rc = mxclient_devices_track(devices, user_id, unit);
 
     if (rc == 0)
-        devices_outdate(mxclient_devices_user(devices, user_id), unit);
+        mxclient_devices_requery(devices, user_id, unit);
     return rc;
+}
+
+void mxclient_devices_requery(
+    struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit)
+{
+    struct mxclient_user *user = mxclient_devices_user(devices, user_id);
+
+    tr_assert(user != NULL);
+    devices_outdate(user, unit);
 }
 
 void mxclient_devices_changed(

@@ -83,6 +83,9 @@ int mxclient_devices_refresh(
 /* Query the devices of a user who may not be tracked: a new one is a guest, and one who left is queried
  * again. TR_ENOMEM. */
 int mxclient_devices_invite(struct mxclient_devices *devices, struct span user_id);
+/* Query the devices of a known user again, of a guest too. Adds a step for a user who is stored. */
+void mxclient_devices_requery(
+    struct mxclient_devices *devices, struct span user_id, struct sql_unit *unit);
 /* Forget a guest; of a user who is tracked this changes nothing. */
 void mxclient_devices_dismiss(struct mxclient_devices *devices, struct span user_id);
 /* Take `device_lists` of a /sync answer. Users who are not tracked are ignored. */

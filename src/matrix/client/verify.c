@@ -77,13 +77,10 @@ static int verify_look_up(struct verify_run *run)
     int rc = is_own ? mxclient_devices_track(devices, run->sender, run->unit)
                     : mxclient_devices_invite(devices, run->sender);
 
-    if (rc != 0 || verify_device(run->client, verify_peer(run->flow)) != NULL ||
-        mxclient_devices_user(devices, run->sender)->is_outdated)
-        return rc;
-    if (!verify_is_guest(run->client, run->flow))
-        return mxclient_devices_refresh(devices, run->sender, run->unit);
-    mxclient_devices_user(devices, run->sender)->is_outdated = true;
-    return 0;
+    if (rc == 0 && verify_device(run->client, verify_peer(run->flow)) == NULL &&
+        !mxclient_devices_user(devices, run->sender)->is_outdated)
+        mxclient_devices_requery(devices, run->sender, run->unit);
+    return rc;
 }
 
 /* Ask the user if the device is known; else its keys are awaited, unless a query has shown none. */

@@ -68,6 +68,7 @@ struct device {
     uint64_t failed_hash, failed_ns; /* of the last request that failed */
     uint32_t syncs;                  /* asked for so far */
     struct mx_server_place since;    /* of the last /sync */
+    bool has_synced;                 /* it has asked with a token */
 };
 
 static struct {
@@ -328,6 +329,8 @@ static void check_token(const struct exchange *exchange)
                   since.changes >= device->since.changes,
         "token: device %u goes back", exchange->device);
     device->since = since;
+    device->has_synced |=
+        memmem(exchange->target.bytes, exchange->target.size, "since=", 6) != NULL;
 }
 
 static enum tr_next server_handle(void *self, struct tr_context *ctx, void *message)
@@ -942,6 +945,18 @@ static void storm_early(void)
     end_faults();
 }
 
+/* A device has its place in the timeline: events before its first /sync may be history to it. A request
+ * of the early storm may still be slow. */
+static void wait_ready(uint32_t index)
+{
+    for (int k = 0; k < 100 && (mx_server_unclaimed(&now.server.devices[index]) == 0 ||
+                                   !now.devices[index].has_synced);
+         k++)
+        run_ms(1000);
+    CHECK_MSG(mx_server_unclaimed(&now.server.devices[index]) > 0, "a device has no keys");
+    CHECK_MSG(now.devices[index].has_synced, "a device does not sync");
+}
+
 /* Everybody logs in, uploads keys and meets in the room. */
 static void settle(void)
 {
@@ -959,12 +974,8 @@ static void settle(void)
         do_room(&now.devices[user], MXENGINE_JOIN, 0);
     }
     run_ms(3000);
-    for (uint32_t i = 0; i < now.device_count; i++) {
-        /* A request of the early storm may still be slow. */
-        for (int k = 0; k < 100 && mx_server_unclaimed(&now.server.devices[i]) == 0; k++)
-            run_ms(1000);
-        CHECK_MSG(mx_server_unclaimed(&now.server.devices[i]) > 0, "a device has no keys");
-    }
+    for (uint32_t i = 0; i < now.device_count; i++)
+        wait_ready(i);
 }
 
 /* The machine of all devices loses power; unsynced writes may be gone. */

@@ -68,6 +68,7 @@ ONE_THREAD = "--without test_delivery_turn --without 'test_delivery_mls_*' --wit
 NO_KILLS = "--without test_matrix_engine_kill"
 MATRIX = ["tools/build.sh debug",
           "tools/run-tests.py --jobs 2 test/matrix/peers_talk.py test/matrix/commands.py"]
+ORACLE = ["tools/build.sh debug", "tools/run-tests.py 'build/debug/test/oracle/oracle_*' test/oracle/vodozemac.py"]
 BUILT = {"TROUPE_BUILD": os.path.join(ROOT, "build/release")}
 LONG = {"TROUPE_LONG": "1"}
 
@@ -86,8 +87,7 @@ SUITES = [
           tools=["patch"], files=["test/mutants/run.sh"]),
     Suite("integration", "test", 330, "programs and examples of the release build", INTEGRATION,
           files=["test/integration"], environment=BUILT),
-    Suite("oracle", "test", 60, "the same work by packaged libraries, compared",
-          ["tools/build.sh debug", "tools/run-tests.py 'build/debug/test/oracle/oracle_*' test/oracle/vodozemac.py"]),
+    Suite("oracle", "test", 60, "the same work by packaged libraries, compared", ORACLE),
     Suite("fuzz", "test", 45, "stored inputs through every fuzz target, under ASan", ["tools/fuzz.py replay"]),
     Suite("matrix", "test", 240, "our Matrix engine and real clients through a real Synapse", MATRIX, files=["test/matrix"]),
     Suite("docs", "test", 5, "links and paths in the documents", ["tools/tidy.py docs"]),
@@ -115,6 +115,7 @@ SUITES = [
           tools=["clang"]),
     Suite("libolm-long", "long", 420, "Matrix unit tests with the backend libolm", LIBOLM,
           files=["/usr/include/olm/olm.h"], environment=LONG),
+    Suite("oracle-long", "long", 900, "the same, 1,000 conversations of every pair", ORACLE, environment=LONG),
     Suite("matrix-long", "long", 560, "the same, and the other clients without it", MATRIX, files=["test/matrix"],
           environment=LONG),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,

@@ -1499,6 +1499,24 @@ TEST_LONG(matrix, loses_nothing_and_repeats_nothing, 120)
         (unsigned long long)seen.replays, (unsigned long long)seen.verified,
         (unsigned long long)seen.unverified, (unsigned long long)seen.leaves,
         (unsigned long long)seen.keys, (unsigned long long)seen.fallbacks);
+    CHECK_COVERED(seen.accepted, 5000);
+    CHECK_COVERED(seen.unknown, 100);
+    CHECK_COVERED(seen.received, 10000);
+    CHECK_COVERED(seen.kills, 5000);
+    CHECK_COVERED(seen.cuts, 200);
+    CHECK_COVERED(seen.lost, 2000);
+    CHECK_COVERED(seen.reloads, 500);
+    CHECK_COVERED(seen.acted, 5000);
+    CHECK_COVERED(seen.soft, 300);
+    CHECK_COVERED(seen.jumps, 200);
+    CHECK_COVERED(seen.limited, 300);
+    CHECK_COVERED(seen.late, 1000);
+    CHECK_COVERED(seen.replays, 100);
+    CHECK_COVERED(seen.verified, 500);
+    CHECK_COVERED(seen.unverified, 100);
+    CHECK_COVERED(seen.leaves, 200);
+    CHECK_COVERED(seen.keys, 100);
+    CHECK_COVERED(seen.fallbacks, 80);
 }
 
 TEST_LONG(matrix, is_replayed_from_its_seed, 60)

@@ -276,6 +276,26 @@ TEST(sync, members_are_tracked_and_a_leave_asks_for_rotation)
     mx_sync_fini(&stage);
 }
 
+TEST(sync, a_change_of_the_history_visibility_asks_for_rotation)
+{
+    struct mx_sync stage;
+    struct mxclient_room *room;
+
+    mx_sync_init(&stage);
+    CHECK_EQ_INT(mx_sync_take_text(
+                     &stage, "{\"next_batch\":\"s1\"," MX_SYNC_ROOM(MX_SYNC_ENCRYPTION, "") "}"),
+        0);
+    room = mxclient_rooms_find(&stage.client.rooms, SPAN("!r:x"));
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ENCRYPTED);
+    CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s2\"," MX_SYNC_ROOM(
+                                               STRIPPED("m.room.history_visibility", "",
+                                                   "{\"history_visibility\":\"shared\"}"),
+                                               "") "}"),
+        0);
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ROTATING);
+    mx_sync_fini(&stage);
+}
+
 TEST(sync, state_after_replaces_the_state_of_the_timeline)
 {
     struct mx_sync stage;

@@ -431,6 +431,45 @@ TEST(talk, many_messages_share_the_key_once_and_rotate_by_count)
     talk_fini(&talk);
 }
 
+/* Send a message and return whether its session is another one than that of the message before. */
+static bool sends_in_new_session(struct engine *engine)
+{
+    static const char key[] = "\"session_id\":\"";
+    char ids[2][MX_SESSION_ID_CHARS];
+
+    send_text(engine, "next");
+    for (int i = 0; i < 2; i++) {
+        const struct buffer *event = &engine->server->events[engine->server->event_count - 1 - i];
+        const char *at = memmem(event->bytes, event->size, key, strlen(key));
+
+        CHECK(at != NULL);
+        memcpy(ids[i], at + strlen(key), sizeof ids[i]);
+    }
+    return memcmp(ids[0], ids[1], sizeof ids[0]) != 0;
+}
+
+TEST(talk, a_session_ends_with_its_period_and_when_the_clock_goes_back)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "first");
+    talk.ada.now_ms += MXCLIENT_ROTATION_MS - 1;
+    CHECK(!sends_in_new_session(&talk.ada));
+    talk.ada.now_ms += 1;
+    CHECK(sends_in_new_session(&talk.ada));
+    CHECK(!sends_in_new_session(&talk.ada));
+    /* Time in suspend counts: only the wall clock goes on. */
+    talk.ada.client.wall_ahead_ms += MXCLIENT_ROTATION_MS;
+    CHECK(sends_in_new_session(&talk.ada));
+    /* A clock before the session's start says nothing about its age. */
+    talk.ada.client.wall_ahead_ms -= 1;
+    CHECK(sends_in_new_session(&talk.ada));
+    sync_once(&talk.bob);
+    check_got(&talk.bob, talk.server.event_count, "next");
+    talk_fini(&talk);
+}
+
 TEST(talk, ciphertext_before_its_key_is_held_and_released)
 {
     struct talk talk;

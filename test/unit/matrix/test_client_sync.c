@@ -296,6 +296,55 @@ TEST(sync, a_change_of_the_history_visibility_asks_for_rotation)
     mx_sync_fini(&stage);
 }
 
+#define ROOM_AFTER_GAP(state)                                                                      \
+    "\"rooms\":{\"join\":{\"!r:x\":{\"state\":{\"events\":[" state                                 \
+    "]},\"timeline\":{\"limited\":true,\"prev_batch\":\"p1\",\"events\":[]}}}}"
+
+TEST(sync, with_lazy_members_a_gap_makes_the_members_unknown)
+{
+    struct mx_sync stage;
+    struct mxclient_room *room;
+
+    mx_sync_init(&stage);
+    (void)buffer_text(&stage.client.session.filter_id, "f1"); /* it asks for lazy members */
+    CHECK_EQ_INT(mx_sync_take_text(
+                     &stage, "{\"next_batch\":\"s1\"," MX_SYNC_ROOM(MX_SYNC_ENCRYPTION, "") "}"),
+        0);
+    room = mxclient_rooms_find(&stage.client.rooms, SPAN("!r:x"));
+    CHECK(!room->has_members);
+    CHECK_EQ_INT(
+        json_parse_copy(&stage.doc, SPAN("{\"chunk\":[" MX_SYNC_MEMBER("@bob:y", "join") "]}"), 0),
+        0);
+    CHECK_EQ_INT(mxclient_room_take_members(room, json_root(&stage.doc)), 0);
+    CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s2\"," MX_SYNC_ROOM("", "") "}"), 0);
+    CHECK(room->has_members);
+    CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s3\"," ROOM_AFTER_GAP("") "}"), 0);
+    CHECK(!room->has_members); /* bob may have left in the gap */
+    mx_sync_fini(&stage);
+}
+
+TEST(sync, an_absent_member_who_may_have_come_and_gone_in_a_gap_asks_for_rotation)
+{
+    struct mx_sync stage;
+    struct mxclient_room *room;
+
+    mx_sync_init(&stage);
+    CHECK_EQ_INT(mx_sync_take_text(
+                     &stage, "{\"next_batch\":\"s1\"," MX_SYNC_ROOM(
+                                 MX_SYNC_ENCRYPTION "," MX_SYNC_MEMBER("@eve:y", "leave"), "") "}"),
+        0);
+    room = mxclient_rooms_find(&stage.client.rooms, SPAN("!r:x"));
+    CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s2\"," MX_SYNC_ROOM(
+                                               MX_SYNC_MEMBER("@eve:y", "leave"), "") "}"),
+        0);
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ENCRYPTED); /* she was not here */
+    CHECK_EQ_INT(mx_sync_take_text(&stage,
+                     "{\"next_batch\":\"s3\"," ROOM_AFTER_GAP(MX_SYNC_MEMBER("@eve:y", "ban")) "}"),
+        0);
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ROTATING);
+    mx_sync_fini(&stage);
+}
+
 TEST(sync, state_after_replaces_the_state_of_the_timeline)
 {
     struct mx_sync stage;

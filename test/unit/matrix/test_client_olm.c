@@ -254,6 +254,61 @@ TEST(olm, a_session_under_another_id_or_from_another_device_is_refused)
     olm_stage_fini(&stage);
 }
 
+/* ---- messages that we send -------------------------------------------------------------------- */
+
+/* Let bob's client encrypt a message to ada's device, and let ada decrypt it. */
+static void send_to_ada(struct olm_stage *stage, struct buffer *plaintext)
+{
+    struct mxclient_place ada = { SPAN("@ada:x"), mxclient_span(&stage->ada.device_id) };
+    const struct mxclient_device *device = mxclient_devices_find(&stage->bob.devices, ada);
+    struct buffer content = { 0 };
+    struct json_doc doc = { 0 };
+    struct mx_one_time_key key;
+    struct mx_olm *olm = NULL;
+    struct json_iter it;
+    struct span body;
+
+    CHECK_EQ_INT(mx_account_add_one_time_keys(stage->ada.account, 1, mx_stage_random()), 0);
+    CHECK(mx_account_one_time_key_at(stage->ada.account, 0, &key));
+    CHECK_EQ_INT(mxclient_olm_start(&stage->bob, device, &key.key, 0), 0);
+    CHECK_EQ_INT(mxclient_olm_encrypt(
+                     &stage->bob, ada, device, SPAN("m.dummy"), SPAN("{}"), stage->unit, &content),
+        0);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&content), JSON_UNIQUE_KEYS), 0);
+    it = json_iterate(json_get(json_root(&doc), "ciphertext"));
+    CHECK(json_next(&it) && json_string(json_get(it.value, "body"), &body));
+    CHECK_EQ_INT(mx_olm_create_inbound(stage->ada.account,
+                     mx_account_identity_key(stage->bob.session.account), body, &olm, plaintext),
+        0);
+    mx_olm_destroy(olm);
+    json_doc_free(&doc);
+    buffer_free(&content);
+}
+
+TEST(olm, a_message_that_we_send_carries_our_signed_device_keys)
+{
+    struct buffer plaintext = { 0 }, key_id = { 0 };
+    const struct json *keys;
+    struct json_doc doc = { 0 };
+    struct olm_stage stage;
+    struct span device_id;
+
+    olm_stage_init(&stage, true);
+    send_to_ada(&stage, &plaintext);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&plaintext), JSON_UNIQUE_KEYS), 0);
+    keys = json_get(json_root(&doc), "sender_device_keys");
+    CHECK(json_string(json_get(keys, "device_id"), &device_id));
+    CHECK(span_equal(device_id, mxclient_span(&stage.bob.session.device_id)));
+    (void)buffer_format(&key_id, "ed25519:%.*s", (int)device_id.size, device_id.at);
+    CHECK_EQ_INT(mx_verify_json(keys, SPAN("@bob:y"), mx_stage_span(&key_id),
+                     mx_account_signing_key(stage.bob.session.account)),
+        0);
+    json_doc_free(&doc);
+    buffer_free(&plaintext);
+    buffer_free(&key_id);
+    olm_stage_fini(&stage);
+}
+
 /* ---- room sessions ---------------------------------------------------------------------------- */
 
 TEST(megolm, a_better_copy_counts_from_the_same_device_alone)

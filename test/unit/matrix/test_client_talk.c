@@ -1536,6 +1536,32 @@ TEST(talk, the_ratchet_and_the_encrypted_body_are_stored_before_they_leave)
     talk_fini(&talk);
 }
 
+TEST(talk, a_relation_stays_in_the_clear_beside_the_ciphertext)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxclient_request request;
+    struct json_doc doc = { 0 };
+    struct span event_id, cipher;
+    struct talk talk;
+
+    talk_init(&talk);
+    CHECK_EQ_INT(prepare(&talk.ada), MXCLIENT_NEED_NOTHING);
+    put_message(&talk.ada, mxclient_rooms_find(&talk.ada.client.rooms, ROOM),
+        "{\"body\":\"an answer\",\"m.relates_to\":{\"rel_type\":\"m.thread\",\"event_id\":\"$7\"}}",
+        unit, &request);
+    commit(&talk.ada, unit);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&request.body), JSON_UNIQUE_KEYS), 0);
+    CHECK(json_string(json_get(json_get(json_root(&doc), "m.relates_to"), "event_id"), &event_id));
+    CHECK(span_is(event_id, "$7"));
+    CHECK(json_string(json_get(json_root(&doc), "ciphertext"), &cipher));
+    CHECK(json_get(json_root(&doc), "body") == NULL); /* and the text does not */
+    (void)ask(&talk.ada, &request);
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "$7"); /* the plaintext has the relation too */
+    json_doc_free(&doc);
+    talk_fini(&talk);
+}
+
 TEST(talk, a_share_that_was_refused_is_made_again)
 {
     struct sql_unit *unit = sql_unit_create(0);

@@ -11,7 +11,8 @@
 void mxclient_keys_init(struct mxclient_keys *keys, struct mxclient_session *session)
 {
     tr_assert(session->account != NULL);
-    *keys = (struct mxclient_keys){ .session = session, .count = -1 };
+    /* The stored account does not tell whether it has a former fallback key. */
+    *keys = (struct mxclient_keys){ .session = session, .count = -1, .has_former_fallback = true };
 }
 
 static void keys_take_count(struct mxclient_keys *keys, const struct json *counts)
@@ -66,6 +67,21 @@ static bool keys_fallback_is_due(const struct mxclient_keys *keys, int64_t now_m
            (keys->fallback_is_used && age >= MXCLIENT_FALLBACK_KEEP_MS);
 }
 
+/* Drop the former fallback key. The server gives it away until it has its successor, and a message
+ * that uses it may be late. */
+static bool keys_forget_former(struct mxclient_keys *keys, int64_t now_ms)
+{
+    struct mxclient_session *session = keys->session;
+    struct mx_one_time_key key;
+
+    if (!keys->has_former_fallback || !mx_account_fallback_key(session->account, &key) ||
+        !key.is_published || now_ms - session->fallback_rotated_ms < MXCLIENT_FALLBACK_KEEP_MS)
+        return false;
+    mx_account_forget_fallback(session->account);
+    keys->has_former_fallback = false;
+    return true;
+}
+
 /* Make what is missing; *ret_changed if there is something to store. */
 static int keys_make(struct mxclient_keys *keys, int64_t now_ms, bool *ret_changed)
 {
@@ -86,9 +102,10 @@ static int keys_make(struct mxclient_keys *keys, int64_t now_ms, bool *ret_chang
     if (keys_fallback_is_due(keys, now_ms)) {
         mx_account_rotate_fallback(session->account, session->random);
         session->fallback_rotated_ms = now_ms;
+        keys->has_former_fallback = true;
         *ret_changed = true;
-    } else if (*ret_changed && now_ms - session->fallback_rotated_ms >= MXCLIENT_FALLBACK_KEEP_MS)
-        mx_account_forget_fallback(session->account);
+    } else if (keys_forget_former(keys, now_ms))
+        *ret_changed = true;
     return 0;
 }
 
@@ -278,6 +295,18 @@ static int64_t keys_pause_ms(uint32_t conflicts)
     return pause > MXCLIENT_KEYS_PAUSE_MAX_MS ? MXCLIENT_KEYS_PAUSE_MAX_MS : pause;
 }
 
+/* Note what the server has now. A fallback key's hours count from here. */
+static void keys_mark_published(struct mxclient_keys *keys, int64_t now_ms)
+{
+    struct mxclient_session *session = keys->session;
+    struct mx_one_time_key before, after;
+    bool was_new = mx_account_fallback_key(session->account, &before) && !before.is_published;
+
+    mx_account_mark_published(session->account, keys->uploading_last);
+    if (was_new && mx_account_fallback_key(session->account, &after) && after.is_published)
+        session->fallback_rotated_ms = now_ms;
+}
+
 int mxclient_keys_uploaded(struct mxclient_keys *keys, const struct mxclient_outcome *outcome,
     const struct json *body, int64_t now_ms, struct sql_unit *unit)
 {
@@ -289,7 +318,7 @@ int mxclient_keys_uploaded(struct mxclient_keys *keys, const struct mxclient_out
     if (outcome->verdict == MXCLIENT_DONE) {
         keys->conflicts = 0;
         keys->has_device_keys = true;
-        mx_account_mark_published(account, keys->uploading_last);
+        keys_mark_published(keys, now_ms);
         keys_take_count(keys, json_get(body, "one_time_key_counts"));
     } else {
         /* The server has other keys under these ids, as after a restored backup. The error has no

@@ -6,7 +6,8 @@
  * 2. One upload at a time. A refused upload drops its one-time keys, skips their ids and waits
  *    longer each time, so a server that has other keys under these ids causes no loop.
  * 3. A server that lies about counts costs one upload a minute and one fallback key an hour.
- * 4. A claimed key is used only with a valid signature of its device. */
+ * 4. A claimed key is used only with a valid signature of its device.
+ * 5. A former fallback key stays usable for about an hour after the server has its successor. */
 #ifndef MATRIX_CLIENT_KEYS_H
 #define MATRIX_CLIENT_KEYS_H
 
@@ -29,6 +30,7 @@ struct mxclient_keys {
     int64_t count;                    /* one-time keys on the server, as it says; -1: not known */
     bool fallback_is_used;            /* the server says so */
     bool has_device_keys;             /* uploaded since the start */
+    bool has_former_fallback;         /* or it is not known */
     uint64_t uploading_last;          /* the highest id of the upload under way */
     bool is_uploading;
     int64_t next_make_ms;   /* the earliest time for new one-time keys */
@@ -39,8 +41,9 @@ struct mxclient_keys {
 void mxclient_keys_init(struct mxclient_keys *keys, struct mxclient_session *session);
 /* Take the counts of a /sync answer. Absent or senseless members change nothing. */
 void mxclient_keys_counts(struct mxclient_keys *keys, const struct json *sync);
-/* Make the keys that the server lacks. Adds the step that stores them, if there are new ones; sets
- * *ret_is_due if an upload is due after the unit's COMMIT. TR_ENOMEM. */
+/* Make the keys that the server lacks, and drop a former fallback key that is due. Adds the step that
+ * stores the account, if it changed; sets *ret_is_due if an upload is due after the unit's COMMIT.
+ * TR_ENOMEM. */
 int mxclient_keys_plan(
     struct mxclient_keys *keys, int64_t now_ms, struct sql_unit *unit, bool *ret_is_due);
 /* Write the upload. TR_ENOMEM, TR_ELIMIT: there is no upload. */

@@ -2,6 +2,8 @@
 #include "matrix/client/keys.h"
 #include "mx_client.h"
 
+#define HOUR_MS ((int64_t)60 * 60 * 1000)
+
 struct keys_stage {
     struct mxclient_session session;
     struct mxclient_keys keys;
@@ -206,6 +208,87 @@ TEST(keys, a_used_fallback_key_is_replaced_after_an_hour_and_any_after_a_week)
     sync_counts(&stage, "{\"device_unused_fallback_key_types\":[\"signed_curve25519\"]}");
     CHECK(!is_due(&stage, 100 * hour));
     CHECK(is_due(&stage, 170 * hour));
+    keys_stage_fini(&stage);
+}
+
+/* Return whether the account still takes a first message made with this key. */
+static bool is_usable(struct keys_stage *stage, const struct mx_key *key)
+{
+    struct mx_olm *outbound = NULL, *inbound = NULL;
+    struct buffer body = { 0 }, plaintext = { 0 };
+    struct mx_account *peer = NULL;
+    enum mx_olm_type type;
+    int rc;
+
+    CHECK_EQ_INT(mx_account_create(mx_stage_random(), &peer), 0);
+    CHECK_EQ_INT(mx_olm_create_outbound(peer, mx_account_identity_key(stage->session.account), key,
+                     mx_stage_random(), &outbound),
+        0);
+    CHECK_EQ_INT(mx_olm_encrypt(outbound, SPAN("x"), mx_stage_random(), &type, &body), 0);
+    rc = mx_olm_create_inbound(stage->session.account, mx_account_identity_key(peer),
+        mx_stage_span(&body), &inbound, &plaintext);
+    mx_olm_destroy(outbound);
+    mx_olm_destroy(inbound);
+    mx_account_destroy(peer);
+    buffer_free(&body);
+    buffer_free(&plaintext);
+    return rc == 0;
+}
+
+/* Publish a fallback key at hour 1, and make its successor at hour 2. */
+static void replace_fallback(struct keys_stage *stage, struct mx_key *ret_former)
+{
+    struct mx_one_time_key key;
+
+    keys_stage_init(stage);
+    sync_counts(stage, "{\"device_one_time_keys_count\":{\"signed_curve25519\":50}}");
+    CHECK(is_due(stage, HOUR_MS));
+    (void)upload(stage, 200, "{}", HOUR_MS);
+    CHECK(mx_account_fallback_key(stage->session.account, &key));
+    *ret_former = key.key;
+    CHECK(!is_due(stage, 2 * HOUR_MS)); /* nor is there a former one to drop */
+    sync_counts(stage, "{\"device_unused_fallback_key_types\":[]}");
+    CHECK(is_due(stage, 2 * HOUR_MS));
+    sync_counts(stage, "{\"device_unused_fallback_key_types\":[\"signed_curve25519\"]}");
+}
+
+TEST(keys, a_former_fallback_key_is_dropped_an_hour_after_the_server_has_its_successor)
+{
+    struct keys_stage stage;
+    struct mx_key former;
+    struct sql_unit *unit;
+    bool has_upload;
+
+    replace_fallback(&stage, &former);
+    CHECK(is_due(&stage, 4 * HOUR_MS));
+    CHECK(is_usable(&stage, &former)); /* the server still gives it away */
+    (void)upload(&stage, 200, "{}", 4 * HOUR_MS);
+    CHECK(!is_due(&stage, 5 * HOUR_MS - 1));
+    CHECK(is_usable(&stage, &former));
+    unit = sql_unit_create(0);
+    CHECK_EQ_INT(mxclient_keys_plan(&stage.keys, 5 * HOUR_MS, unit, &has_upload), 0);
+    CHECK(!has_upload); /* no upload is needed for it */
+    CHECK(!is_usable(&stage, &former));
+    CHECK(!sql_unit_is_empty(unit)); /* the stored account loses it too */
+    sql_unit_destroy(unit);
+    /* It is dropped once: the next plan has no step. */
+    unit = sql_unit_create(0);
+    CHECK_EQ_INT(mxclient_keys_plan(&stage.keys, 6 * HOUR_MS, unit, &has_upload), 0);
+    CHECK(sql_unit_is_empty(unit));
+    sql_unit_destroy(unit);
+    keys_stage_fini(&stage);
+}
+
+TEST(keys, a_former_fallback_key_is_dropped_after_a_restart_too)
+{
+    struct keys_stage stage;
+    struct mx_key former;
+
+    replace_fallback(&stage, &former);
+    (void)upload(&stage, 200, "{}", 2 * HOUR_MS);
+    mxclient_keys_init(&stage.keys, &stage.session);
+    CHECK(is_due(&stage, 3 * HOUR_MS)); /* for the device keys */
+    CHECK(!is_usable(&stage, &former));
     keys_stage_fini(&stage);
 }
 

@@ -170,6 +170,12 @@ void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_memb
     }
 }
 
+void mxclient_room_note_gap(struct mxclient_room *room)
+{
+    room->has_members = false;
+    room->member_changes++;
+}
+
 /* Read a limit of rotation; the sender's wish counts within bounds. */
 static int64_t rooms_read_limit(
     const struct json *value, int64_t fallback, int64_t least, int64_t most)
@@ -266,6 +272,7 @@ static int rooms_take_member(
     if (membership == MXCLIENT_LEFT && (is_limited || member->membership != MXCLIENT_LEFT))
         rooms_rotate(room);
     member->membership = membership;
+    member->is_listed = true;
     return 0;
 }
 
@@ -320,6 +327,19 @@ void mxclient_room_members_request(
     mxclient_request_query(request, "not_membership", SPAN("leave"));
 }
 
+/* Members that the server no longer lists have left without an event that reached us. */
+static void rooms_drop_unlisted(struct mxclient_room *room)
+{
+    for (uint32_t i = 0; i < room->members.count; i++) {
+        struct mxclient_member *member = (struct mxclient_member *)room->members.entries[i];
+
+        if (member->is_listed || member->membership == MXCLIENT_LEFT)
+            continue;
+        member->membership = MXCLIENT_LEFT;
+        rooms_rotate(room);
+    }
+}
+
 int mxclient_room_take_members(struct mxclient_room *room, const struct json *body)
 {
     const struct json *chunk = json_get(body, "chunk");
@@ -328,11 +348,16 @@ int mxclient_room_take_members(struct mxclient_room *room, const struct json *bo
 
     if (json_kind(chunk) != JSON_ARRAY)
         return TR_EPROTO;
+    for (uint32_t i = 0; i < room->members.count; i++)
+        ((struct mxclient_member *)room->members.entries[i])->is_listed = false;
     for (struct json_iter it = json_iterate(chunk); rc == 0 && json_next(&it);)
         if (mxclient_event_read(it.value, &event) && event.state_key.at != NULL &&
             span_is(event.type, "m.room.member"))
             rc = rooms_take_member(room, &event, false);
-    room->has_members = room->has_members || rc == 0;
+    if (rc == 0) {
+        rooms_drop_unlisted(room);
+        room->has_members = true;
+    }
     return rc;
 }
 

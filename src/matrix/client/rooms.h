@@ -43,6 +43,7 @@ enum mxclient_membership { MXCLIENT_LEFT, MXCLIENT_INVITED, MXCLIENT_JOINED };
 struct mxclient_member {
     struct mxclient_entry entry; /* its user id */
     enum mxclient_membership membership;
+    bool is_listed; /* in the answer of /members that is taken now */
 };
 
 /* PLAIN ──m.room.encryption──▶ ENCRYPTED ──a member leaves──▶ ROTATING ──new session──▶ ENCRYPTED */
@@ -65,7 +66,7 @@ struct mxclient_room {
     struct mxclient_power power;
     bool is_sync_room;
     bool has_members;
-    uint32_t member_changes; /* member events of /sync so far: an answer of /members may be older */
+    uint32_t member_changes; /* member events and gaps so far: an answer of /members may be older */
     bool has_new_keys;       /* since held events were tried last */
     uint64_t devices_tried;  /* the devices known then (mxclient_devices.added) */
     /* The walk through the held events (megolm.h). */
@@ -97,7 +98,7 @@ int mxclient_room_take_state(struct mxclient_room *room, const struct mxclient_e
 /* Write the request for the members as they were at a token of /sync; empty: as they are. */
 void mxclient_room_members_request(
     const struct mxclient_room *room, struct span at, struct mxclient_request *request);
-/* Take its answer: the members are known then. The caller tracks them (mxclient_sync_track).
+/* Take its answer: the members are known then, and those it does not list have left. The caller tracks them (mxclient_sync_track).
  * TR_EPROTO for an answer without a list, TR_ENOMEM. */
 int mxclient_room_take_members(struct mxclient_room *room, const struct json *body);
 /* Write the request that creates a private, encrypted room with the marker of a sync room, which
@@ -117,6 +118,9 @@ bool mxclient_room_can_encrypt(const struct mxclient_room *room);
 /* End ROTATING: the session for sending was replaced. The room is not plain. */
 void mxclient_room_rotated(struct mxclient_room *room);
 void mxclient_room_set_membership(struct mxclient_room *room, enum mxclient_membership membership);
+/* Note that /sync left out events that may change members: they are unknown, and an answer of /members
+ * that is under way is older than the gap. */
+void mxclient_room_note_gap(struct mxclient_room *room);
 /* Add the step that stores the room, if it has changed. */
 void mxclient_room_put(struct mxclient_room *room, struct sql_unit *unit);
 

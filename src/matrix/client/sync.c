@@ -242,7 +242,7 @@ static int sync_take_room(struct mxclient_intake *intake, struct span room_id,
         room->has_members = true;
     /* With lazy members a gap may hide changes of members who sent nothing. */
     if (intake->is_limited && intake->client->session.filter_id.size > 0)
-        room->has_members = false;
+        mxclient_room_note_gap(room);
     if (membership == MXCLIENT_INVITED)
         state = json_get(value, "invite_state"); /* a part, without event ids */
     else

@@ -300,10 +300,12 @@ TEST(sync, a_change_of_the_history_visibility_asks_for_rotation)
     "\"rooms\":{\"join\":{\"!r:x\":{\"state\":{\"events\":[" state                                 \
     "]},\"timeline\":{\"limited\":true,\"prev_batch\":\"p1\",\"events\":[]}}}}"
 
-TEST(sync, with_lazy_members_a_gap_makes_the_members_unknown)
+TEST(sync, with_lazy_members_a_gap_may_hide_a_leave)
 {
+    const struct mxclient_member *bob;
     struct mx_sync stage;
     struct mxclient_room *room;
+    uint32_t changes;
 
     mx_sync_init(&stage);
     (void)buffer_text(&stage.client.session.filter_id, "f1"); /* it asks for lazy members */
@@ -318,8 +320,18 @@ TEST(sync, with_lazy_members_a_gap_makes_the_members_unknown)
     CHECK_EQ_INT(mxclient_room_take_members(room, json_root(&stage.doc)), 0);
     CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s2\"," MX_SYNC_ROOM("", "") "}"), 0);
     CHECK(room->has_members);
+    changes = room->member_changes;
     CHECK_EQ_INT(mx_sync_take_text(&stage, "{\"next_batch\":\"s3\"," ROOM_AFTER_GAP("") "}"), 0);
-    CHECK(!room->has_members); /* bob may have left in the gap */
+    CHECK(!room->has_members);              /* bob may have left in the gap */
+    CHECK(room->member_changes != changes); /* an answer that was asked for before is too old */
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ENCRYPTED);
+    json_doc_free(&stage.doc);
+    CHECK_EQ_INT(json_parse_copy(&stage.doc, SPAN("{\"chunk\":[]}"), 0), 0);
+    CHECK_EQ_INT(mxclient_room_take_members(room, json_root(&stage.doc)), 0);
+    CHECK(room->has_members);
+    bob = mxclient_index_find(&room->members, SPAN("@bob:y"));
+    CHECK_EQ_INT(bob->membership, MXCLIENT_LEFT);
+    CHECK_EQ_INT(room->encryption, MXCLIENT_ROTATING);
     mx_sync_fini(&stage);
 }
 

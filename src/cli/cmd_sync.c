@@ -14,7 +14,8 @@ struct sync_action {
 };
 
 static const struct sync_action sync_actions[] = {
-    { "login", "--homeserver URL --user NAME --password-file F", 1, 1, sync_login },
+    { "login", "--homeserver URL and either --user NAME --password-file F or --token-file F", 1, 1,
+        sync_login },
     { "logout", "", 1, 1, sync_logout },
     { "status", "", 1, 1, sync_status },
     { "rooms", "", 1, 1, sync_rooms },
@@ -45,6 +46,7 @@ static const char **sync_option(struct sync_arguments *arguments, const char *na
         { "--homeserver", &arguments->homeserver },
         { "--user", &arguments->user },
         { "--password-file", &arguments->password_file },
+        { "--token-file", &arguments->token_file },
         { "--name", &arguments->name },
         { "--invite", &arguments->invite },
         { "--room", &arguments->room },
@@ -102,6 +104,24 @@ static const struct sync_action *sync_find(const char *name)
     return NULL;
 }
 
+/* Check the options of a token: it names its user, and it works once. Returns -1, or CLI_USAGE after a
+ * message. */
+static int sync_check_token(
+    const struct sync_arguments *arguments, const struct sync_action *action)
+{
+    if (arguments->token_file == NULL)
+        return -1;
+    if (action->run != sync_login)
+        return cli_wrong(
+            arguments->command, "A login token works once: only login takes --token-file", NULL);
+    if (arguments->password_file != NULL)
+        return cli_wrong(arguments->command, "Use --password-file or --token-file, not both", NULL);
+    if (arguments->user != NULL)
+        return cli_wrong(arguments->command,
+            "A login token names its user: use --token-file without --user", NULL);
+    return -1;
+}
+
 /* Check words and options before the engine starts. Returns -1, or CLI_USAGE after a message. */
 static int sync_check(const struct sync_arguments *arguments, const struct sync_action *action)
 {
@@ -111,8 +131,9 @@ static int sync_check(const struct sync_arguments *arguments, const struct sync_
     bool is_complete = arguments->word_count >= action->words_min;
 
     if (action->run == sync_login)
-        is_complete = is_complete && arguments->homeserver != NULL && arguments->user != NULL &&
-                      arguments->password_file != NULL;
+        is_complete = is_complete && arguments->homeserver != NULL &&
+                      (arguments->token_file != NULL ||
+                          (arguments->user != NULL && arguments->password_file != NULL));
     if (action->run == sync_create)
         is_complete = is_complete && arguments->name != NULL;
     if (action->run == sync_keys)
@@ -132,7 +153,7 @@ static int sync_check(const struct sync_arguments *arguments, const struct sync_
     if (arguments->share != NULL && strcmp(arguments->share, "verified") != 0 &&
         strcmp(arguments->share, "halt") != 0 && strcmp(arguments->share, "all") != 0)
         return cli_wrong(command, "--share takes verified, halt or all, not", arguments->share);
-    return -1;
+    return sync_check_token(arguments, action);
 }
 
 static int sync_run(const struct cli_command *command, int argc, char **argv)
@@ -166,6 +187,8 @@ const struct cli_command cmd_sync = {
     .help =
         "  login --homeserver URL --user NAME --password-file F\n"
         "                       log in as a new device; F may be - for standard input\n"
+        "  login --homeserver URL --token-file F\n"
+        "                       the same with a login token (m.login.token), which works once\n"
         "  logout               delete the device on the homeserver; received events stay\n"
         "  status               show the login, the last problem, unsent messages, and why events\n"
         "                       cannot be read\n"

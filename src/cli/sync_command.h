@@ -11,8 +11,8 @@ enum { SYNC_WORDS_MAX = 4 };
 struct sync_arguments {
     const struct cli_command *command;
     const char *data, *key_file, *key_fd, *share;
-    const char *homeserver, *user, *password_file, *name, *invite, *room, *count, *since, *save;
-    const char *passphrase_file, *emoji;
+    const char *homeserver, *user, *password_file, *token_file;
+    const char *name, *invite, *room, *count, *since, *save, *passphrase_file, *emoji;
     bool as_json, listens;
     const char *words[SYNC_WORDS_MAX]; /* the action is the first */
     size_t word_count;

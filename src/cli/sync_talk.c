@@ -19,6 +19,10 @@ static int login_complain(const struct sync_client *client, int rc)
 {
     const struct sync_arguments *arguments = client->arguments;
 
+    if (rc == TR_EACCES && arguments->token_file != NULL)
+        return sync_fail(
+            "The homeserver refuses the token of --token-file. A login token works once "
+            "and for a short time; get another one.");
     if (rc == TR_EACCES)
         return sync_fail("The homeserver refuses the user or the password of %s.", arguments->user);
     if (rc == TR_EBUSY)
@@ -28,6 +32,11 @@ static int login_complain(const struct sync_client *client, int rc)
             arguments->data, arguments->data);
     if (rc == TR_EIO || rc == TR_ETIMEOUT)
         return sync_fail("No homeserver answers at %s. Check the URL.", arguments->homeserver);
+    if (rc == TR_EPROTO && arguments->token_file != NULL)
+        return sync_fail(
+            "The answer of %s makes no sense, or the token belongs to another user than "
+            "the data in %s.",
+            arguments->homeserver, arguments->data);
     if (rc == TR_EPROTO)
         return sync_fail(
             "%s is no Matrix homeserver: its answer makes no sense.", arguments->homeserver);
@@ -49,22 +58,25 @@ static int login_on_status(void *data, const struct json *status)
 int sync_login(struct sync_client *client)
 {
     const struct sync_arguments *arguments = client->arguments;
-    struct buffer password;
+    bool by_token = arguments->token_file != NULL;
+    struct buffer secret;
     struct sync_call call;
     int rc, status, failures = 0;
 
-    if (!sync_read_secret(arguments->password_file, "The password file", &password))
+    if (!sync_read_secret(by_token ? arguments->token_file : arguments->password_file,
+            by_token ? "The token file" : "The password file", &secret))
         return CLI_FAILED;
     sync_call_start(&call, client, "login");
     json_put_text(&call.writer, "url", arguments->homeserver);
-    json_put_text(&call.writer, "user", arguments->user);
-    json_put_string(&call.writer, "password", mxclient_span(&password));
+    if (!by_token)
+        json_put_text(&call.writer, "user", arguments->user);
+    json_put_string(&call.writer, by_token ? "token" : "password", mxclient_span(&secret));
     client->on_status = login_on_status;
     client->on_status_data = &failures;
     rc = sync_call_end(&call);
     client->on_status = NULL;
     sync_call_fini(&call);
-    mx_wipe_buffer(&password);
+    mx_wipe_buffer(&secret);
     if (rc != 0)
         return login_complain(client, rc);
     status = sync_settle(client); /* so that others can reach the device at once */

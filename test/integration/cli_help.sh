@@ -120,6 +120,14 @@ check "sync: nothing to do" 2 "Name the action" "$troupe" sync
 check "sync: an unknown action" 2 "There is no action 'dance'." "$troupe" sync dance
 check "sync: no text" 2 'sync send` takes ROOM TEXT' "$troupe" sync send '!r:x'
 check "sync: no password" 2 "--password-file F" "$troupe" sync login --homeserver http://127.0.0.1:1 --user ada
+check "sync: a password and a token" 2 "Use --password-file or --token-file, not both" \
+    "$troupe" sync login --homeserver http://127.0.0.1:1 --user ada --password-file x --token-file y
+check "sync: a token and a user" 2 "use --token-file without --user" \
+    "$troupe" sync login --homeserver http://127.0.0.1:1 --user ada --token-file y
+check "sync: a token and no homeserver" 2 "--homeserver URL and either" "$troupe" sync login --token-file y
+check "sync: a token that is not for login" 2 "only login takes --token-file" "$troupe" sync tail --token-file y
+check "sync: no token file" 1 "The token file /nowhere cannot be read" \
+    "$troupe" sync login --homeserver http://127.0.0.1:1 --token-file /nowhere --data "$work/sync4"
 check "sync: what to leave" 2 'sync leave` takes ROOM' "$troupe" sync leave
 check "sync: a state of no type" 2 'sync state` takes ROOM TYPE' "$troupe" sync state '!r:x'
 check "sync: no emoji" 1 "The file of --emoji /nowhere cannot be read" "$troupe" sync verify @b:x --emoji /nowhere --data "$work/sync3"

@@ -178,6 +178,30 @@ def a_room_is_made_by_commands(stage):
     assert "no state of the type" in stage.ada.run("state", stage.room, "m.room.topic", status=1).stderr
 
 
+def login_token(server, user):
+    """A token for another device of the user, as a homeserver gives it to a logged-in device."""
+    who = {"type": "m.login.password", "identifier": {"type": "m.id.user", "user": user}, "password": matrix_homeserver.PASSWORD}
+    status, login = server.ask("POST", "/_matrix/client/v3/login", who)
+    assert status == 200, login
+    status, given = server.ask("POST", "/_matrix/client/v1/login/get_token", {}, login["access_token"])
+    assert status == 200, given
+    server.ask("POST", "/_matrix/client/v3/logout", {}, login["access_token"])
+    return given["login_token"]
+
+
+@case
+def a_login_token_works_once(stage):
+    device, late = Device(stage.folder, "ada-token"), Device(stage.folder, "ada-token-late")
+    words = ("login", "--homeserver", stage.server.url, "--token-file", "-")
+    assert "refuses the token of --token-file" in device.run(*words, status=1, text="wrong\n").stderr
+    token = login_token(stage.server, "ada")
+    assert device.ask(*words, text=token + "\n")["userId"] == "@ada:localhost"
+    assert device.ask("status")["state"] == "ACTIVE"
+    again = late.run(*words, status=1, text=token + "\n")
+    assert "A login token works once" in again.stderr, again.stderr
+    device.ask("logout")
+
+
 @case
 def an_invitation_is_joined(stage):
     room = stage.bob.call("create_room", name="of bob")["roomId"]
@@ -738,7 +762,7 @@ def a_device_that_logs_out_is_gone(stage):
 def no_secret_is_ever_printed_or_stored_in_the_clear(stage):
     """Over all cases before: passwords, tokens that Synapse gave out, keys of data directories and of messages."""
     secrets = {matrix_homeserver.PASSWORD, "correct horse"}
-    for table in ("access_tokens", "refresh_tokens"):
+    for table in ("access_tokens", "refresh_tokens", "login_tokens"):
         secrets.update(server_tokens(stage.server, "token", table))
     files = [os.path.join(found, name) for found, _, names in os.walk(stage.folder) for name in names]
     for path in files:
@@ -788,7 +812,8 @@ def main():
         return 77
     try:
         with tempfile.TemporaryDirectory(prefix="troupe-sync-", dir=memory) as folder, \
-                matrix_peers.homeserver(os.path.join(folder, "homeserver")) as server:
+                matrix_peers.homeserver(os.path.join(folder, "homeserver"), login_via_existing_session={
+                    "enabled": True, "require_ui_auth": False}) as server:
             for user in ("ada", "bob"):
                 server.register(user)
             with Peer("js", folder, "bob") as bob:

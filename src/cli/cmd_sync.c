@@ -200,7 +200,7 @@ const struct cli_command cmd_sync = {
         "  leave ROOM           leave a room, or decline an invitation\n"
         "  members ROOM         list the members of a room\n"
         "  state ROOM TYPE      print the content of a state event, such as m.room.name\n"
-        "  send ROOM TEXT       send a message and print its event id\n"
+        "  send ROOM TEXT       send a message of up to 46,000 bytes and print its event id\n"
         "  attach ROOM FILE     encrypt, upload and send a file\n"
         "  tail                 print decrypted events as they come, and why others cannot be "
         "read\n"

@@ -432,6 +432,16 @@ def bob_reads_what_a_command_sends(stage):
 
 
 @case
+def the_largest_text_arrives_and_a_larger_one_is_refused(stage):
+    for largest in ("x" * 46_000, "\n" * 23_000, "é" * 23_000):
+        sent = stage.ada.ask("send", stage.room, largest)
+        assert stage.bob.wait("message", roomId=stage.room, eventId=sent["eventId"])["content"]["body"] == largest
+        refused = stage.ada.run("send", stage.room, largest + "x", status=1)
+        assert "The text has 46001 bytes as JSON" in refused.stderr and "the most is 46000." in refused.stderr, refused.stderr
+    assert stage.ada.ask("status")["unsent"] == 0
+
+
+@case
 def a_tail_prints_what_bob_sends(stage):
     with stage.tail("--room", stage.room, "--count", "3") as tail:
         for number in range(3):

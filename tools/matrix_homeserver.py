@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Matrix homeserver, Synapse, on this machine's loopback address.
 
-    tools/matrix_homeserver.py [--port N] [--data FOLDER] [--build-only]
+    tools/matrix_homeserver.py [--port N] [--data FOLDER] [--address FILE] [--build-only]
 
 The first call puts Debian's Synapse and all it needs into build/matrix/synapse; it takes a minute and 300 MB. Later calls
 start in seconds. The address is in build/matrix/url while it runs. Its users are ada and bob, their password is troupe-dev.
@@ -307,10 +307,9 @@ class Homeserver:
 
 # ---- the program ----------------------------------------------------------------------------------------------------
 
-def serve(data, port):
+def serve(data, port, address):
     """In the foreground, until a signal."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    address = os.path.join(PLACE, "url")
     server = Homeserver(data, port)
     with locked(os.path.join(data, ".lock"), f"a homeserver runs on {os.path.relpath(data)} already"), server:
         for user in USERS:
@@ -356,6 +355,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=PORT, help=f"another free one is chosen if it is in use ({PORT})")
     parser.add_argument("--data", default=os.path.join(PLACE, "data"), help="folder of the database (build/matrix/data)")
+    parser.add_argument("--address", default=os.path.join(PLACE, "url"),
+                        help="file that has the URL while it runs (build/matrix/url)")
     parser.add_argument("--build-only", action="store_true", help="do not start it")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: what was begun is cleaned up
@@ -363,7 +364,7 @@ def main():
         if options.build_only:
             build()
             return 0
-        return serve(options.data, options.port)
+        return serve(options.data, options.port, options.address)
     except Unavailable as reason:
         print(reason, file=sys.stderr)
         return 77

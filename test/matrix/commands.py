@@ -675,6 +675,37 @@ def a_tail_logs_in_again_with_its_password_file(stage):
             assert tail.process.poll() is None and soft.ask("status")["deviceId"] == soft.device_id
 
 
+@case
+def the_homeserver_of_the_guide_runs_until_a_signal(stage):
+    """`make matrix-homeserver`, with files of its own: a developer may run the usual one."""
+    folder, device = os.path.join(stage.folder, "development"), Device(stage.folder, "ada-development")
+    address, printed = os.path.join(stage.folder, "url"), os.path.join(stage.folder, "printed")
+    with open(printed, "wb") as out, subprocess.Popen(
+            ["/usr/bin/python3", os.path.join(ROOT, "tools/matrix_homeserver.py"), "--port", "0", "--data", folder, "--address",
+             address], stdin=subprocess.DEVNULL, stdout=out, stderr=out) as process:
+        try:
+            wait_until(lambda: os.path.exists(address) or process.poll() is not None, "the homeserver has an address")
+            assert process.poll() is None, matrix_homeserver.last_line(open_text(printed))
+            server = matrix_homeserver.Homeserver(folder)
+            server.url = open_text(address).strip()
+            device.login(server, "ada")
+            assert device.user_id == "@ada:localhost"
+            assert server.url in open_text(printed) and "users ada and bob, password troupe-dev" in open_text(printed)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT_S) == 0
+        finally:
+            process.kill()  # its Synapse ends with it
+    assert not os.path.exists(address)
+    assert "No homeserver answers" in Device(stage.folder, "ada-nowhere").run(
+        "login", "--homeserver", server.url, "--user", "ada", "--password-file", "-", status=1,
+        text=matrix_homeserver.PASSWORD).stderr
+
+
+def open_text(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def guide_commands():
     """The lines of docs/guide/matrix.md that a reader types, for users of this case."""
     with open(os.path.join(ROOT, "docs/guide/matrix.md"), encoding="utf-8") as file:

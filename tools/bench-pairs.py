@@ -3,9 +3,10 @@
 """tools/bench-pairs.py BEFORE AFTER [-n PAIRS] [-s SECONDS] [WORKLOAD...]: two builds side by side.
 
 BEFORE and AFTER are build directories (build/release of two checkouts). Each pair runs both, one right after the other,
-in changing order, so that a bad minute of the machine hits both alike. Printed is the median of the ratios AFTER ÷
-BEFORE with its quartiles: of the server's CPU time per request for the services, of ns per message (ask: p50 of a
-request) for the library. Under 1 is better.
+in changing order, so that a bad minute of the machine hits both alike. Both servers start anew every five pairs, because
+the memory a process happens to get can make it faster or slower for as long as it runs. Printed is the median of the
+ratios AFTER ÷ BEFORE with its quartiles: of the server's CPU time per request for the services, of ns per message (ask:
+p50 of a request) for the library. Under 1 is better.
 
 health epoch message commit   delivery, by delivery-load of BEFORE
 download                      4 KB packs on 16 connections, by packs-load of BEFORE
@@ -26,6 +27,7 @@ LIBRARY = ["pingpong", "ring", "fanin", "counting", "ask", "spawn"]
 # Our name: the command of delivery-load, how many conversations.
 DELIVERY = {"health": ("health", 1), "epoch": ("epoch", 100), "message": ("mls", 100), "commit": ("commit", 100)}
 WORKLOADS = [*DELIVERY, "download", *LIBRARY]
+PAIRS_OF_A_START = 5
 LIMITS = ["--dev", *serving.FAST, "--set", "http.access_log=off", "--set", "log.level=warn", "--set",
           "packs.requests_per_address=0", "--set", "packs.downloads_per_address=0"]
 
@@ -79,6 +81,23 @@ class Build:
         return float(said.stdout.split()[1])
 
 
+def measure_pairs(options, name, first):
+    """Starts both builds and measures pairs from number `first` on; returns (before, after, ratio) of each."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        builds = [Build(path, os.path.join(folder, label), os.path.abspath(options.before))
+                  for label, path in (("before", options.before), ("after", options.after))]
+        try:
+            for pair in range(first, min(first + PAIRS_OF_A_START, options.n)):
+                order = [0, 1] if pair % 2 == 0 else [1, 0]
+                values = {which: builds[which].measure(name, options.s) for which in order}
+                rows.append((values[0], values[1], values[1] / values[0]))
+        finally: # a failed measurement leaves no server behind
+            for build in builds:
+                build.server.end()
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("before")
@@ -89,18 +108,9 @@ def main():
     options = parser.parse_intermixed_args()
     print("| workload | before | after | after ÷ before | quartiles |\n|---|---|---|---|---|")
     for name in options.workloads or WORKLOADS:
-        with tempfile.TemporaryDirectory() as folder:
-            builds = [Build(path, os.path.join(folder, label), os.path.abspath(options.before))
-                      for label, path in (("before", options.before), ("after", options.after))]
-            rows = []
-            try:
-                for pair in range(options.n):
-                    order = [0, 1] if pair % 2 == 0 else [1, 0]
-                    values = {which: builds[which].measure(name, options.s) for which in order}
-                    rows.append((values[0], values[1], values[1] / values[0]))
-            finally: # a failed measurement leaves no server behind
-                for build in builds:
-                    build.server.end()
+        rows = []
+        while len(rows) < options.n:
+            rows += measure_pairs(options, name, len(rows))
         low, middle, high = statistics.quantiles([row[2] for row in rows], n=4)
         unit = (1e6, "µs of CPU") if name not in LIBRARY else (1, "ns")
         print(f"| {name} | {statistics.median(row[0] for row in rows) * unit[0]:.1f} {unit[1]} "

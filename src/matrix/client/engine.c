@@ -201,10 +201,15 @@ static void engine_on_over(struct engine *engine)
         engine_drop_loops(engine);
     engine_drop_loop(engine, LOOP_ROOM);
     engine_drop_loop(engine, LOOP_MEDIA);
-    engine_job_end(&engine->room_job, TR_EACCES);
-    engine_job_end(&engine->media_job, TR_EACCES);
-    engine_jobs_end(&engine->rooms, TR_EACCES);
-    engine_jobs_end(&engine->media, TR_EACCES);
+    if (engine->room_job != NULL)
+        engine_queue_add(&engine->rooms, engine->room_job);
+    if (engine->media_job != NULL)
+        engine_queue_add(&engine->media, engine->media_job);
+    engine->room_job = engine->media_job = NULL;
+    while (engine->rooms.count > 0)
+        engine_job_refuse(engine, engine_queue_take(&engine->rooms));
+    while (engine->media.count > 0)
+        engine_job_refuse(engine, engine_queue_take(&engine->media));
     for (uint32_t i = engine->readers.count; i > 0; i--)
         engine_job_wait(engine, engine_queue_take(&engine->readers));
 }
@@ -404,6 +409,8 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
         engine->status.error = outcome.error != 0 ? outcome.error : TR_EACCES;
     if (outcome.verdict == MXCLIENT_LATER && kind == LOOP_SYNC)
         engine->status.sync_error = outcome.error != 0 ? outcome.error : TR_EAGAIN;
+    if (kind == LOOP_SESSION)
+        engine->status.wait_status = outcome.status;
     if (outcome.verdict == MXCLIENT_LATER)
         engine_pause(engine, loop, outcome.wait_ms);
     else if (outcome.verdict == MXCLIENT_TOKEN && kind != LOOP_SESSION)

@@ -114,6 +114,7 @@ enum { MXENGINE_EVENTS_MAX = 200, MXENGINE_JOBS_MAX = 256, MXENGINE_NEWS_MAX = 1
 struct mxengine_status {
     bool is_loaded;
     enum mxclient_state state;
+    char homeserver[MXCLIENT_URL_BYTES_MAX + 1]; /* "" before the first login */
     char user_id[MXCLIENT_ID_BYTES_MAX + 1];
     char device_id[MXCLIENT_ID_BYTES_MAX + 1];
     int64_t last_seq;  /* of the last event */
@@ -132,6 +133,8 @@ struct mxengine_status {
     bool is_settled;      /* has synced and has its keys on the server, since the load */
     int64_t news_seq;     /* of the last step of a verification */
     bool is_posting;      /* messages of verifications wait to be sent */
+    uint64_t wait_ms;     /* until the next try of a login or refresh; 0: none waits */
+    uint32_t wait_status; /* the answer that it waits after: of HTTP, or 0 without one */
     uint64_t media_bytes; /* of the upload or download under way */
     uint64_t media_total; /* UINT64_MAX: not known */
 };
@@ -177,13 +180,14 @@ struct mxengine_message {
     struct mxengine_job *job;
 };
 /* Ask from an actor. The reply event has the tag and no value; its status is 0 or
- *   TR_EACCES   not logged in, not a member, or refused by the server. If the login ends while the job
- *               waits for news, `id` is the sentence of mxengine_explain
+ *   TR_EACCES   not logged in, not a member, or refused by the server. `id` is a sentence about it:
+ *               the server's answer, or the end of the login (mxengine_explain)
  *   TR_EINVAL   an argument is missing or not valid
  *   TR_EBUSY    LOGIN: logged in already, or another login is under way; LOGOUT: no session;
  *               ACT: not at this step
  *   TR_ENOENT   the room, the event, the device or the verification is not known; STATE: the room
- *               has no such event
+ *               has no such event. `id` is the server's answer, if it said so
+ *   TR_EPROTO   an answer is not as the specification has it; LOGIN: `id` says which one
  *   MX_EALGORITHM  SEND: the room is encrypted in a way that is not known here
  *   TR_EFULL    MXENGINE_JOBS_MAX jobs wait
  *   TR_EDROPPED, TR_ECRASHED  the engine has ended: the outcome is unknown

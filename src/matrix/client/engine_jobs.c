@@ -117,17 +117,22 @@ void engine_jobs_end(struct engine_queue *queue, int status)
         engine_job_answer(engine_queue_take(queue), status);
 }
 
-void engine_job_wait(struct engine *engine, struct mxengine_job *job)
+void engine_job_refuse(struct engine *engine, struct mxengine_job *job)
 {
     struct mxengine_status status;
 
-    if (!engine_is_over(engine)) {
-        engine_queue_add(&engine->readers, job);
-        return;
-    }
     engine_status(engine, &status);
-    mxengine_explain(&status, &job->id);
+    if (engine_is_over(engine))
+        mxengine_explain(&status, &job->id);
     engine_job_answer(job, TR_EACCES);
+}
+
+void engine_job_wait(struct engine *engine, struct mxengine_job *job)
+{
+    if (engine_is_over(engine))
+        engine_job_refuse(engine, job);
+    else
+        engine_queue_add(&engine->readers, job);
 }
 
 /* ---- starting --------------------------------------------------------------------------------- */
@@ -313,7 +318,9 @@ static void job_ask(struct engine *engine, struct tr_context *ctx, struct mxengi
         rc = engine_job_media(engine, job);
     else
         rc = job_room(engine, job);
-    if (rc != 0)
+    if (rc == TR_EACCES)
+        engine_job_refuse(engine, job);
+    else if (rc != 0)
         engine_job_answer(job, rc);
 }
 
@@ -448,10 +455,12 @@ int engine_room_take(
     struct span room_id;
     int rc = 0;
 
+    if (outcome->verdict != MXCLIENT_DONE && outcome->status >= 400)
+        mxclient_outcome_explain(outcome, &job->id);
     if (outcome->verdict != MXCLIENT_DONE && outcome->status == 404)
         rc = TR_ENOENT;
     else if (outcome->verdict != MXCLIENT_DONE)
-        rc = outcome->error != 0 ? outcome->error : TR_EACCES;
+        rc = outcome->error != 0 && outcome->status < 400 ? outcome->error : TR_EACCES;
     else if (job->verb == MXENGINE_MEMBERS || job->verb == MXENGINE_STATE)
         rc = room_take_text(job, body);
     else if (job->verb == MXENGINE_CREATE || job->verb == MXENGINE_JOIN)
@@ -463,12 +472,13 @@ int engine_room_take(
 
 /* ---- status ----------------------------------------------------------------------------------- */
 
-static void status_copy(char text[MXCLIENT_ID_BYTES_MAX + 1], const struct buffer *id)
+/* Copy a text of at most `size_max` bytes; the terminator comes behind. */
+static void status_copy(char *text, size_t size_max, const struct buffer *from)
 {
-    size_t size = id->size > MXCLIENT_ID_BYTES_MAX ? MXCLIENT_ID_BYTES_MAX : id->size;
+    size_t size = from->size > size_max ? size_max : from->size;
 
     if (size > 0)
-        memcpy(text, id->bytes, size);
+        memcpy(text, from->bytes, size);
     text[size] = 0;
 }
 
@@ -505,6 +515,16 @@ void mxengine_explain(const struct mxengine_status *status, struct buffer *out)
             tr_error_text(status->sync_error));
 }
 
+/* Return how long the session's loop pauses before it asks again. */
+static uint64_t status_wait_ms(const struct engine *engine)
+{
+    const struct engine_loop *loop = &engine->loops[LOOP_SESSION];
+
+    if (loop->state != LOOP_PAUSED || loop->due_ns <= engine->now_ns)
+        return 0;
+    return (loop->due_ns - engine->now_ns + 999999) / 1000000;
+}
+
 void engine_status(const struct engine *engine, struct mxengine_status *ret_status)
 {
     const struct mxengine_transport *transport = &engine->options->transport;
@@ -513,8 +533,10 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     *ret_status = engine->status;
     ret_status->is_loaded = engine->phase != ENGINE_EMPTY;
     ret_status->state = client->session.state;
-    status_copy(ret_status->user_id, &client->session.user_id);
-    status_copy(ret_status->device_id, &client->session.device_id);
+    status_copy(ret_status->homeserver, MXCLIENT_URL_BYTES_MAX, &client->session.homeserver);
+    status_copy(ret_status->user_id, MXCLIENT_ID_BYTES_MAX, &client->session.user_id);
+    status_copy(ret_status->device_id, MXCLIENT_ID_BYTES_MAX, &client->session.device_id);
+    ret_status->wait_ms = status_wait_ms(engine);
     ret_status->last_seq = engine_last_seq(engine);
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;

@@ -70,12 +70,27 @@ static int session_start(struct engine *engine, struct sql_unit *unit)
     return mxclient_session_next(session, &loop->request) ? loop_ready(loop) : 0;
 }
 
+/* Say which answer ended a login. */
+static void session_explain(
+    enum mxclient_call call, const struct mxclient_outcome *outcome, struct mxengine_job *login)
+{
+    if (outcome->verdict != MXCLIENT_DONE)
+        mxclient_outcome_explain(outcome, &login->id);
+    else
+        (void)buffer_format(&login->id,
+            "Its answer to %s is not as the Matrix specification has it.",
+            mxclient_call_rules[call].path);
+}
+
 /* A failed login ends its job; a wrong password is not tried again. */
-static void session_on_failure(struct engine *engine, enum mxclient_call call, int rc)
+static void session_on_failure(
+    struct engine *engine, enum mxclient_call call, const struct mxclient_outcome *outcome, int rc)
 {
     struct engine_loop *loop = &engine->loops[LOOP_SESSION];
 
     engine->status.error = rc;
+    if (engine->login != NULL)
+        session_explain(call, outcome, engine->login);
     if (call == MXCLIENT_LOGIN && rc == TR_EACCES)
         mx_wipe_buffer(&engine->password);
     engine_job_end(&engine->login, rc);
@@ -97,7 +112,7 @@ static int session_take(struct engine *engine, const struct mxclient_outcome *ou
     if (rc == TR_ENOMEM)
         return rc;
     if (rc != 0)
-        session_on_failure(engine, call, rc);
+        session_on_failure(engine, call, outcome, rc);
     else
         loop->failures = 0;
     if (session->state == MXCLIENT_ACTIVE && engine->client.keys.session == NULL)

@@ -44,9 +44,11 @@ int engine_media_take(
     struct mxclient_media media = { 0 };
     int rc = 0;
 
-    if (outcome->verdict != MXCLIENT_DONE)
-        rc = outcome->error != 0 ? outcome->error : TR_EACCES;
-    else if (job->verb == MXENGINE_UPLOAD) {
+    if (outcome->verdict != MXCLIENT_DONE) {
+        rc = outcome->error != 0 && outcome->status < 400 ? outcome->error : TR_EACCES;
+        if (rc == TR_EACCES)
+            mxclient_outcome_explain(outcome, &job->id);
+    } else if (job->verb == MXENGINE_UPLOAD) {
         rc = mxclient_media_uploaded(body, &media);
         if (rc == 0)
             rc = buffer_span(&job->id, media.url);

@@ -202,6 +202,8 @@ void engine_job_answer(struct mxengine_job *job, int status);
 /* Answer *job, if there is one, and null it. */
 void engine_job_end(struct mxengine_job **job, int status);
 void engine_jobs_end(struct engine_queue *queue, int status);
+/* Answer a job that needs a login with TR_EACCES and what became of it. */
+void engine_job_refuse(struct engine *engine, struct mxengine_job *job);
 /* Let a job wait for news. After the end of the login there is none: the job ends, with the reason. */
 void engine_job_wait(struct engine *engine, struct mxengine_job *job);
 /* Start the first job of the queue. */

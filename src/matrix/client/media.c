@@ -87,7 +87,9 @@ int mxclient_media_read(const struct json *content, struct mxclient_media *ret_m
     media.name = media_read_name(content);
     if (!mxclient_read_id(json_get(info, "mimetype"), &media.mimetype))
         media.mimetype = (struct span){ NULL, 0 };
-    if (json_int(json_get(info, "size"), &size) && size > 0)
+    /* Lotti's size counts the compressed bytes. */
+    if (json_int(json_get(info, "size"), &size) && size > 0 &&
+        !media_is(content, "com.lotti.encoding", "gzip"))
         media.size = (uint64_t)size;
     if (rc == 0)
         *ret_media = media;

@@ -238,12 +238,31 @@ static uint64_t request_asked_wait_ms(struct span retry_after, const struct json
 
 static void request_copy_errcode(const struct json *body, struct mxclient_outcome *outcome)
 {
-    struct span errcode;
+    struct span text;
 
-    if (!json_string(json_get(body, "errcode"), &errcode) ||
-        errcode.size > MXCLIENT_ERRCODE_BYTES_MAX || !mxclient_is_id(errcode))
+    if (json_string(json_get(body, "errcode"), &text) && text.size <= MXCLIENT_ERRCODE_BYTES_MAX &&
+        mxclient_is_id(text))
+        memcpy(outcome->errcode, text.at, text.size);
+    if (json_string(json_get(body, "error"), &text) && text.size <= MXCLIENT_REASON_BYTES_MAX &&
+        memchr(text.at, 0, text.size) == NULL)
+        memcpy(outcome->reason, text.at, text.size);
+}
+
+void mxclient_outcome_explain(const struct mxclient_outcome *outcome, struct buffer *out)
+{
+    size_t size = strlen(outcome->reason);
+
+    if (outcome->status == 0) {
+        (void)buffer_text(out, "The homeserver did not answer.");
         return;
-    memcpy(outcome->errcode, errcode.at, errcode.size);
+    }
+    (void)buffer_format(out, "The homeserver answers with status %u", outcome->status);
+    if (outcome->errcode[0] != 0)
+        (void)buffer_format(out, ", %s", outcome->errcode);
+    if (size > 0)
+        (void)buffer_format(out, ": %s", outcome->reason);
+    if (size == 0 || strchr(".!?", outcome->reason[size - 1]) == NULL)
+        (void)buffer_text(out, ".");
 }
 
 static bool request_is_errcode(const struct mxclient_outcome *outcome, const char *errcode)

@@ -68,6 +68,7 @@ enum {
     MXCLIENT_BODY_BYTES_MAX = 1 << 20,
     MXCLIENT_ID_BYTES_MAX = 255, /* of a user, room, device or event id */
     MXCLIENT_ERRCODE_BYTES_MAX = 63,
+    MXCLIENT_REASON_BYTES_MAX = 255,
     MXCLIENT_BACKOFF_MIN_MS = 500,
     MXCLIENT_BACKOFF_MAX_MS = 60 * 1000,
     MXCLIENT_WAIT_MAX_MS = 60 * 60 * 1000, /* the longest wait that a server may ask for */
@@ -118,12 +119,16 @@ struct mxclient_outcome {
     uint32_t status;
     uint64_t repaired; /* characters of the body that were not Unicode, and are '?' or U+FFFD now */
     char errcode[MXCLIENT_ERRCODE_BYTES_MAX + 1]; /* "M_FORBIDDEN"; "" without one */
+    char reason[MXCLIENT_REASON_BYTES_MAX + 1];   /* the server's sentence; "" without one */
 };
 /* Judge the answer to a request and count the attempt. With MXCLIENT_DONE the document has its body,
  * an object whose texts point into the document, or into the answer's text. Equal keys and deep nesting are allowed here: one odd
  * event must not stop the sync. Signatures refuse them, by the canonical form. */
 void mxclient_request_judge(struct mxclient_request *request, const struct mxclient_answer *answer,
     const struct mx_random *random, struct json_doc *doc, struct mxclient_outcome *ret_outcome);
+
+/* Append a sentence that says how the server refused a request, with its own words. */
+void mxclient_outcome_explain(const struct mxclient_outcome *outcome, struct buffer *out);
 
 /* Read an id of a user, room, device or event: text of 1 to MXCLIENT_ID_BYTES_MAX bytes without
  * control characters. */

@@ -49,6 +49,36 @@ static struct mxclient_outcome judge(enum mxclient_call call, uint32_t status, c
     return mx_client_judge(&request, status, body, &doc);
 }
 
+static void explain_check(uint32_t status, const char *body, const char *sentence)
+{
+    struct mxclient_outcome outcome = judge(MXCLIENT_INVITE, status, body);
+    struct buffer text = { 0 };
+
+    mxclient_outcome_explain(&outcome, &text);
+    (void)buffer_append(&text, "", 1);
+    CHECK_EQ_STR(text.bytes, sentence);
+    buffer_free(&text);
+}
+
+TEST(request, a_refusal_has_the_words_of_the_server)
+{
+    static char longer[MXCLIENT_REASON_BYTES_MAX + 64];
+
+    explain_check(403, "{\"errcode\":\"M_FORBIDDEN\",\"error\":\"You are banned\"}",
+        "The homeserver answers with status 403, M_FORBIDDEN: You are banned.");
+    explain_check(403, "{\"errcode\":\"M_FORBIDDEN\",\"error\":\"You are banned.\"}",
+        "The homeserver answers with status 403, M_FORBIDDEN: You are banned.");
+    explain_check(404, "{\"errcode\":\"M_NOT_FOUND\"}",
+        "The homeserver answers with status 404, M_NOT_FOUND.");
+    explain_check(502, "<html>", "The homeserver answers with status 502.");
+    explain_check(403, "{\"error\":\"a\\u0000b\"}", "The homeserver answers with status 403.");
+    explain_check(403, "{\"error\":7}", "The homeserver answers with status 403.");
+    memset(longer, 'x', sizeof longer - 1);
+    memcpy(longer, "{\"error\":\"", 10);
+    memcpy(longer + sizeof longer - 3, "\"}", 3);
+    explain_check(403, longer, "The homeserver answers with status 403.");
+}
+
 TEST(request, every_answer_has_its_verdict)
 {
     static const struct {

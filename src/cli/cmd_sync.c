@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/sync_command.h"
+#include "matrix/client/media.h"
 
 /* An action with the words and the options that it needs. */
 struct sync_action {
@@ -53,6 +54,7 @@ static const char **sync_option(struct sync_arguments *arguments, const char *na
         { "--count", &arguments->count },
         { "--since", &arguments->since },
         { "--save", &arguments->save },
+        { "--save-max", &arguments->save_max },
         { "--passphrase-file", &arguments->passphrase_file },
         { "--emoji", &arguments->emoji },
     };
@@ -86,6 +88,8 @@ static int sync_parse(struct sync_arguments *arguments, int argc, char **argv)
             arguments->as_json = true;
         else if (strcmp(argv[i], "--listen") == 0)
             arguments->listens = true;
+        else if (strcmp(argv[i], "--unencrypted") == 0)
+            arguments->unencrypted = true;
         else if (value == NULL)
             return cli_wrong(arguments->command, "There is no option", argv[i]);
         else if (equals == NULL && i + 1 >= argc)
@@ -153,6 +157,10 @@ static int sync_check(const struct sync_arguments *arguments, const struct sync_
     if (arguments->share != NULL && strcmp(arguments->share, "verified") != 0 &&
         strcmp(arguments->share, "halt") != 0 && strcmp(arguments->share, "all") != 0)
         return cli_wrong(command, "--share takes verified, halt or all, not", arguments->share);
+    if (arguments->save_max != NULL && (!span_u64(span_of(arguments->save_max), &number) ||
+                                           number == 0 || number > MXCLIENT_MEDIA_BYTES_MAX))
+        return cli_wrong(
+            command, "--save-max takes a number of bytes from 1 on, not", arguments->save_max);
     return sync_check_token(arguments, action);
 }
 
@@ -194,20 +202,27 @@ const struct cli_command cmd_sync = {
         "                       cannot be read\n"
         "  rooms                list rooms and invitations: encryption, kind, name, inviter\n"
         "  create --name N [--invite USER]\n"
-        "                       create an encrypted room and print its id\n"
+        "                       create an encrypted room and print its id; exit status 1 with an "
+        "id:\n"
+        "                       the room is there, and the user is not invited\n"
         "  invite ROOM USER     invite a user\n"
         "  join ROOM            accept an invitation\n"
         "  leave ROOM           leave a room, or decline an invitation\n"
         "  members ROOM         list the members of a room\n"
         "  state ROOM TYPE      print the content of a state event, such as m.room.name\n"
-        "  send ROOM TEXT       send a message of up to 46,000 bytes and print its event id\n"
+        "  send ROOM TEXT       send a message of up to 46,000 bytes and print its event id; the\n"
+        "                       TEXT - is read from standard input\n"
         "  attach ROOM FILE     encrypt, upload and send a file\n"
+        "    --unencrypted        send and attach: also to a room that is not encrypted\n"
         "  tail                 print decrypted events as they come, and why others cannot be "
         "read\n"
         "    --room R             of this room alone\n"
         "    --count N            end after N events\n"
         "    --since SEQ          start after this number, 0 for all (default: new events)\n"
-        "    --save DIR           save attachments there\n"
+        "    --save DIR           save attachments there; if one fails, the exit status is 1\n"
+        "    --save-max BYTES     of an attachment (1 GiB); one that is larger than its event "
+        "says\n"
+        "                         is not saved either\n"
         "  devices USER         list the devices of a user\n"
         "  verify USER [DEVICE] ask a device for verification and compare seven emoji; the user "
         "must\n"

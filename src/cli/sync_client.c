@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/signalfd.h>
@@ -25,30 +24,17 @@ enum {
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-int sync_fail(const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr); /* over a line of progress */
-    fputs("troupe sync: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return CLI_FAILED;
-}
-
 int sync_complain(const struct sync_client *client, const char *what, int rc)
 {
     const char *data = client->arguments->data;
 
-    if (rc == TR_EACCES && client->why.size > 0)
+    if (client->why.size > 0 && sync_wire_has_reason(rc))
         return sync_fail("%s: %.*s", what, (int)client->why.size, client->why.bytes);
     switch (rc) {
     case TR_EACCES:
-        return sync_fail("%s: The homeserver refused it, or this device is not a member of the "
-                         "room. See `troupe sync rooms --data %s`.",
+        return sync_fail(
+            "%s: This device has no login, or its user is not a member of the room. See "
+            "`troupe sync status --data %s`.",
             what, data);
     case TR_ENOENT:
         return sync_fail("%s: The room is not known here. `troupe sync rooms --data %s` lists the "
@@ -72,13 +58,15 @@ int sync_complain(const struct sync_client *client, const char *what, int rc)
         return sync_fail(
             "%s: The homeserver cannot be reached. Check the network and --homeserver.", what);
     case TR_EFULL:
-        return sync_fail("%s: The engine has too many requests. Try again soon.", what);
+        return sync_fail("%s: The engine has too many requests: it serves %d commands at once. Try "
+                         "again soon.",
+            what, SYNC_PEERS_MAX);
     case MX_EMAC:
         return sync_fail("%s: The key does not open the data in %s. Use the --key-file or --key-fd "
                          "of its login.",
             what, data);
     default:
-        return sync_fail("%s: %s.", what, mx_error_text(rc));
+        return sync_fail("%s: %s.", what, sync_error_text(rc));
     }
 }
 
@@ -100,8 +88,9 @@ int sync_client_open(struct sync_client *client, const struct sync_arguments *ar
     struct sync_host_options options = { .data_path = arguments->data,
         .key_path = arguments->key_file,
         .key_fd = -1,
-        .listens = strcmp(arguments->words[0], "tail") == 0 ||
-                   strcmp(arguments->words[0], "verify") == 0 };
+        .listens =
+            strcmp(arguments->words[0], "tail") == 0 || strcmp(arguments->words[0], "verify") == 0,
+        .creates = strcmp(arguments->words[0], "login") == 0 };
     char why[SYNC_WHY_BYTES] = "";
     uint64_t number;
 
@@ -113,7 +102,7 @@ int sync_client_open(struct sync_client *client, const struct sync_arguments *ar
     if (arguments->key_fd != NULL && span_u64(span_of(arguments->key_fd), &number) &&
         number < INT32_MAX)
         options.key_fd = (int)number;
-    client->signal_fd = client_signals();
+    client->signal_fd = options.signal_fd = client_signals();
     if (sync_host_open(&options, &client->host, &client->fd, why) != 0) {
         client->fd = -1;
         return sync_fail("%s", why);
@@ -144,8 +133,8 @@ static bool client_write(const struct sync_client *client, const struct buffer *
 
         if (wrote < 0 && errno == EINTR)
             continue;
-        if (wrote < 0)
-            return false;
+        if (wrote < 0) /* an engine that refused the connection has said why */
+            return errno == EPIPE || errno == ECONNRESET;
         done += (size_t)wrote;
     }
     return true;
@@ -234,7 +223,8 @@ static bool call_ask_status(struct sync_client *client, int64_t id)
     return is_sent;
 }
 
-/* Wait for the answer with the call's id; show answers to status requests. */
+/* Wait for the answer with the call's id; show answers to status requests. The id 0 is that of a
+ * connection that the engine refuses. */
 static int call_wait(struct sync_call *call)
 {
     struct sync_client *client = call->client;
@@ -246,7 +236,7 @@ static int call_wait(struct sync_call *call)
         rc = client_take(client, &searched, &call->doc);
         if (rc == 0) {
             call->answer = json_root(&call->doc);
-            if (sync_number(call->answer, "id") == call->id)
+            if (sync_number(call->answer, "id") == call->id || sync_number(call->answer, "id") == 0)
                 return 0;
             is_asking = false;
             if (client->on_status != NULL)
@@ -275,7 +265,7 @@ int sync_call_end(struct sync_call *call)
     if (rc == 0 && !sync_truth(call->answer, "ok"))
         rc = (int)sync_number(call->answer, "code");
     buffer_clear(&call->client->why);
-    if (rc == TR_EACCES)
+    if (sync_wire_has_reason(rc))
         (void)buffer_span(&call->client->why, sync_text(call->answer, "result"));
     return rc;
 }
@@ -337,8 +327,9 @@ static bool settle_is_watched(const struct sync_client *client)
            strcmp(client->arguments->words[0], "tail") == 0;
 }
 
-/* Judge a status: CLI_OK when the engine is ready, -1 to wait on, CLI_FAILED and a message. */
-static int settle_judge(const struct sync_client *client, const struct json *status, bool is_late)
+/* Judge a status: CLI_OK when the engine is ready or the login is over, -1 to wait on, CLI_FAILED and a
+ * message. */
+static int settle_judge(struct sync_client *client, const struct json *status, bool is_late)
 {
     struct span state = sync_text(status, "state"), problem = sync_text(status, "problem");
     const char *data = client->arguments->data;
@@ -355,9 +346,10 @@ static int settle_judge(const struct sync_client *client, const struct json *sta
     if (span_is(state, "SOFT_OUT"))
         return sync_fail(
             "%.*s Run `troupe sync login --data %s ...`.", (int)problem.size, problem.at, data);
-    if (span_is(state, "ENDED"))
-        return sync_fail(
-            "%.*s Log in with another --data DIR than %s.", (int)problem.size, problem.at, data);
+    if (span_is(state, "ENDED")) {
+        client->is_over = true;
+        return buffer_span(&client->why, problem) == 0 ? CLI_OK : CLI_FAILED;
+    }
     if (sync_truth(status, "settled") &&
         (!settle_is_watched(client) || sync_number(status, "gaps") == 0 || is_late))
         return CLI_OK;
@@ -377,7 +369,7 @@ int sync_recover(struct sync_client *client, const char *what)
     return client->password.size > 0 ? sync_settle(client) : sync_complain(client, what, TR_EACCES);
 }
 
-int sync_settle(struct sync_client *client)
+static int settle_wait(struct sync_client *client)
 {
     int64_t first_seq = -1, gaps_most = 0;
     int status = -1, failures = 0;
@@ -412,6 +404,25 @@ int sync_settle(struct sync_client *client)
     return status;
 }
 
+int sync_settle(struct sync_client *client)
+{
+    int status = settle_wait(client);
+
+    if (status != CLI_OK || !client->is_over)
+        return status;
+    return sync_fail("%.*s Log in with another --data DIR than %s.", (int)client->why.size,
+        client->why.bytes, client->arguments->data);
+}
+
+int sync_settle_to_read(struct sync_client *client)
+{
+    int status = settle_wait(client);
+
+    if (status == CLI_OK && client->is_over)
+        sync_warn("%.*s", (int)client->why.size, client->why.bytes);
+    return status;
+}
+
 /* ---- output and input ------------------------------------------------------------------------- */
 
 bool sync_print_line(struct buffer *line)
@@ -421,21 +432,6 @@ bool sync_print_line(struct buffer *line)
     is_good = is_good && fputc('\n', stdout) != EOF && fflush(stdout) == 0;
     mx_wipe_buffer(line);
     return is_good;
-}
-
-void sync_print_safe(struct span text)
-{
-    for (size_t i = 0; i < text.size; i++) {
-        unsigned char c = (unsigned char)text.at[i];
-
-        /* also C1 control characters, which UTF-8 has as C2 80 to C2 9F */
-        if (c == 0xc2 && i + 1 < text.size && (unsigned char)text.at[i + 1] < 0xa0)
-            i++;
-        else if (c >= 0x20 && c != 0x7f)
-            putchar(c);
-        else
-            putchar(c == '\n' ? '\n' : ' ');
-    }
 }
 
 bool sync_print_json(const struct json *answer)

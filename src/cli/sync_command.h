@@ -12,8 +12,8 @@ struct sync_arguments {
     const struct cli_command *command;
     const char *data, *key_file, *key_fd, *share;
     const char *homeserver, *user, *password_file, *token_file;
-    const char *name, *invite, *room, *count, *since, *save, *passphrase_file, *emoji;
-    bool as_json, listens;
+    const char *name, *invite, *room, *count, *since, *save, *save_max, *passphrase_file, *emoji;
+    bool as_json, listens, unencrypted;
     const char *words[SYNC_WORDS_MAX]; /* the action is the first */
     size_t word_count;
 };
@@ -28,6 +28,7 @@ struct sync_client {
     struct buffer in;
     struct buffer why;      /* the engine's sentence about the last failure; empty: none */
     struct buffer password; /* of --password-file, to log in again; empty: none */
+    bool is_over;           /* the login has ended for good: sync_settle_to_read found it so */
     /* Called with the engine's status, several times a second while a request waits; or NULL. It
      * returns 0, or a code to give the request up with. */
     int (*on_status)(void *data, const struct json *status);
@@ -51,8 +52,21 @@ int sync_attach(struct sync_client *client);
 int sync_devices(struct sync_client *client);
 int sync_keys(struct sync_client *client);
 int sync_verify(struct sync_client *client);
+int sync_outbox(struct sync_client *client);
 
-/* Print "troupe sync: TEXT" to stderr. Returns CLI_FAILED. */
+/* ---- texts for people: sync_text.c; each prints no control character that the text has ---------- */
+
+/* Append a text with every control character, line break, mark of direction and byte that is no UTF-8
+ * replaced. A failure stays in the buffer. */
+void sync_text_put(struct span text, struct buffer *out);
+/* Print a text so, to stdout. */
+void sync_print_safe(struct span text);
+/* Print the next column of a table so, `width` bytes wide at least. */
+void sync_print_cell(struct span text, int width);
+/* Print a line so, to stdout. False: the output is closed. */
+bool sync_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Print "troupe sync: TEXT" so, to stderr. sync_fail returns CLI_FAILED. */
+void sync_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int sync_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Print what an error of the engine means and what to do. Returns CLI_FAILED. */
 int sync_complain(const struct sync_client *client, const char *what, int rc);
@@ -90,6 +104,9 @@ int sync_recover(struct sync_client *client, const char *what);
 /* Wait until the engine has synced and its keys are on the server, with progress on a terminal.
  * CLI_OK; CLI_FAILED and a message if there is no login or the server does not answer. */
 int sync_settle(struct sync_client *client);
+/* The same for a command that reads what is stored: after the end of the login it says so, and goes
+ * on. */
+int sync_settle_to_read(struct sync_client *client);
 /* Take a signal, SIGINT or SIGTERM; false if there is none. */
 bool sync_is_signalled(const struct sync_client *client);
 /* Wait `ms`; false after a signal. */
@@ -99,8 +116,6 @@ bool sync_pause(const struct sync_client *client, int ms);
  * stdout. False: the output is closed. */
 bool sync_print_json(const struct json *answer);
 bool sync_print_line(struct buffer *line);
-/* Print text from the network without control characters. */
-void sync_print_safe(struct span text);
 
 /* Read a file of one secret, without the newline at its end; "-" is stdin. False: a message was
  * printed. The caller wipes it. */
@@ -120,10 +135,14 @@ struct span sync_emoji_name(const struct json *table, int64_t number);
 
 /* ---- media: sync_media.c ---------------------------------------------------------------------- */
 
+/* Check that a message may go to a room: this user is a member, and it is encrypted or the command line
+ * has --unencrypted. CLI_OK, or CLI_FAILED and a message. */
+int sync_check_room(struct sync_client *client, const char *what, const char *room);
 /* Send the event of a room and wait until it has left. The caller ended its content. */
 int sync_send_content(struct sync_client *client, const char *room, struct span content);
-/* Save the attachment of an event, if it has one, into a directory. Returns the code of a failure, 1
- * if a file was saved, 0 without one; *ret_path is its path. */
+/* Save the attachment of an event, if it has one, into a directory. Returns the code of a failure, after
+ * a message; 1 if a file was saved, 0 without one; *ret_path is its path. A file over its limit
+ * (--save-max, and the size that the event says) leaves no part. */
 int sync_save(struct sync_client *client, const struct json *content, const char *directory,
     struct buffer *ret_path);
 

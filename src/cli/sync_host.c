@@ -21,7 +21,13 @@
 #include "support/log.h"
 
 /* The cache bounds the memory of an initial /sync: its one transaction may be larger. */
-enum { HOST_STEP_MS = 100, HOST_STOP_S = 10, HOST_GRACE_MS = 50, HOST_CACHE_KB = 8000 };
+enum {
+    HOST_STEP_MS = 100,
+    HOST_SAY_MS = 1000, /* a wait that is longer says so */
+    HOST_STOP_S = 10,
+    HOST_GRACE_MS = 50,
+    HOST_CACHE_KB = 8000
+};
 
 struct sync_host {
     int dir_fd;
@@ -60,18 +66,21 @@ static void host_socket_path(int dir_fd, char path[64])
     (void)snprintf(path, 64, "/proc/self/fd/%d/engine.socket", dir_fd);
 }
 
-/* Return a connection to the engine of another process, or -1. */
-static int host_connect(int dir_fd)
+/* Connect to the engine of another process: 0, TR_EAGAIN if none listens, or TR_EACCES if another user's
+ * does. */
+static int host_connect(int dir_fd, int *ret_fd)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), rc = TR_EAGAIN;
 
     host_socket_path(dir_fd, address.sun_path);
     if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
-        return fd;
-    if (fd >= 0)
+        rc = sync_link_is_of(fd, geteuid()) ? 0 : TR_EACCES;
+    if (rc == 0)
+        *ret_fd = fd;
+    else if (fd >= 0)
         close(fd);
-    return -1;
+    return rc;
 }
 
 /* Take the lock if it is free: 0, or TR_EBUSY. */
@@ -91,8 +100,11 @@ static int host_lock(int dir_fd, int *ret_fd)
 }
 
 /* Get the lock, or a connection to its holder. */
-static int host_enter(const char *path, int dir_fd, int *ret_lock_fd, int *ret_fd, char *why)
+static int host_enter(
+    const struct sync_host_options *options, int dir_fd, int *ret_lock_fd, int *ret_fd, char *why)
 {
+    const char *path = options->data_path;
+
     for (int waited = 0; waited < SYNC_WAIT_MS; waited += HOST_STEP_MS) {
         int rc = host_lock(dir_fd, ret_lock_fd);
 
@@ -100,10 +112,20 @@ static int host_enter(const char *path, int dir_fd, int *ret_lock_fd, int *ret_f
             return 0;
         if (rc == TR_EACCES)
             return host_fail(why, "%s cannot be written: %s.", path, strerror(errno));
-        *ret_fd = host_connect(dir_fd);
-        if (*ret_fd >= 0)
+        rc = host_connect(dir_fd, ret_fd);
+        if (rc == 0)
             return 0;
-        (void)poll(NULL, 0, HOST_STEP_MS);
+        if (rc == TR_EACCES)
+            return host_fail(why,
+                "A process of another user listens on %s/engine.socket. Use another --data.", path);
+        if (waited == HOST_SAY_MS)
+            fprintf(
+                stderr, "Another command works on %s; waiting for its end. Ctrl-C ends.\n", path);
+        if (poll(&(struct pollfd){ .fd = options->signal_fd, .events = POLLIN }, 1, HOST_STEP_MS) >
+            0) {
+            (void)host_fail(why, "Interrupted: another command works on %s.", path);
+            return TR_ECANCELLED;
+        }
     }
     return host_fail(why,
         "Another command works on %s and does not end. Wait for it, or use another --data.", path);
@@ -170,7 +192,11 @@ static int host_start_engine(
     char url[PATH_MAX + 32];
     int rc;
 
-    (void)snprintf(url, sizeof url, "sqlite:%s/sync.db", options->data_path);
+    /* In a URL a path ends at a question mark, and there is no other way to write one. */
+    if (strchr(options->data_path, '?') == NULL)
+        (void)snprintf(url, sizeof url, "sqlite:%s/sync.db", options->data_path);
+    else
+        (void)snprintf(url, sizeof url, "sqlite:/proc/self/fd/%d/sync.db", host->dir_fd);
     if (sql_open(host->system,
             &(struct sql_options){ .url = url,
                 .migrations = mxstore_migrations,
@@ -185,7 +211,7 @@ static int host_start_engine(
     if (rc == 0)
         rc = mxengine_http_create(host->client, &host->http);
     if (rc != 0)
-        return host_fail(why, "The engine cannot start: %s.", mx_error_text(rc));
+        return host_fail(why, "The engine cannot start: %s.", sync_error_text(rc));
     host->options = (struct mxengine_options){ .sql = host->sql,
         .key = &host->key,
         .transport = mxengine_http_transport(host->http),
@@ -195,7 +221,7 @@ static int host_start_engine(
         &(struct tr_spawn_options){
             .grace_ns = TR_MILLISECONDS(HOST_GRACE_MS), .ret_done = &host->engine_done },
         &host->engine);
-    return rc == 0 ? 0 : host_fail(why, "The engine cannot start: %s.", mx_error_text(rc));
+    return rc == 0 ? 0 : host_fail(why, "The engine cannot start: %s.", sync_error_text(rc));
 }
 
 static int host_listen(struct sync_host *host, int *ret_fd, char *why)
@@ -215,7 +241,7 @@ static int host_listen(struct sync_host *host, int *ret_fd, char *why)
         return 0;
     if (host->has_socket)
         close(*ret_fd);
-    return host_fail(why, "engine.socket cannot be made: %s.", mx_error_text(rc));
+    return host_fail(why, "engine.socket cannot be made: %s.", sync_error_text(rc));
 }
 
 /* Start to serve the command of this process, and others if it listens. */
@@ -225,7 +251,8 @@ static int host_start_link(struct sync_host *host, bool listens, int *ret_fd, ch
         .sql = host->sql,
         .key = &host->key,
         .listen_fd = -1,
-        .client_fd = -1 };
+        .client_fd = -1,
+        .uid = geteuid() };
     int pair[2], rc = 0;
 
     if (listens)
@@ -244,7 +271,7 @@ static int host_start_link(struct sync_host *host, bool listens, int *ret_fd, ch
         if (rc != 0) {
             close(pair[0]);
             close(pair[1]);
-            (void)host_fail(why, "The engine cannot be served: %s.", mx_error_text(rc));
+            (void)host_fail(why, "The engine cannot be served: %s.", sync_error_text(rc));
         }
     }
     if (rc != 0) {
@@ -267,19 +294,49 @@ static int host_start(
         &(struct tr_system_options){ .workers = 1, .blocking_threads = 1, .quiet = true },
         &host->system);
     if (rc != 0)
-        return host_fail(why, "The engine cannot start: %s.", mx_error_text(rc));
+        return host_fail(why, "The engine cannot start: %s.", sync_error_text(rc));
     rc = host_start_engine(host, options, why);
     return rc != 0 ? rc : host_start_link(host, options->listens, ret_fd, why);
 }
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-static int host_open_data(const char *path, int *ret_fd, char *why)
+/* Check who can write a directory. */
+static int host_check_data(const char *path, int fd, char *why)
 {
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+    struct stat about;
+
+    if (fstat(fd, &about) != 0)
+        return host_fail(why, "%s cannot be read: %s.", path, strerror(errno));
+    if (about.st_uid != geteuid())
+        return host_fail(why, "%s belongs to another user (uid %lu). Use another --data.", path,
+            (unsigned long)about.st_uid);
+    if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return host_fail(why, "Other users can write %s. Run `chmod 700 %s`.", path, path);
+    return 0;
+}
+
+static int host_open_data(const struct sync_host_options *options, int *ret_fd, char *why)
+{
+    const char *path = options->data_path;
+    int fd, rc;
+
+    if (options->creates && mkdir(path, 0700) != 0 && errno != EEXIST)
         return host_fail(why, "%s cannot be created: %s.", path, strerror(errno));
-    *ret_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return *ret_fd >= 0 ? 0 : host_fail(why, "%s cannot be opened: %s.", path, strerror(errno));
+    fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return host_fail(why,
+            "There is no directory %s, so nobody has logged in with it. Run `troupe sync login "
+            "--data %s --homeserver URL --user NAME --password-file F` first.",
+            path, path);
+    if (fd < 0)
+        return host_fail(why, "%s cannot be opened: %s.", path, strerror(errno));
+    rc = host_check_data(path, fd, why);
+    if (rc != 0)
+        close(fd);
+    else
+        *ret_fd = fd;
+    return rc;
 }
 
 int sync_host_open(const struct sync_host_options *options, struct sync_host **ret_host,
@@ -290,10 +347,10 @@ int sync_host_open(const struct sync_host_options *options, struct sync_host **r
 
     (void)umask(077);
     log_setup(STDERR_FILENO, LOG_LOGFMT, LOG_ERROR);
-    rc = host_open_data(options->data_path, &dir_fd, why);
+    rc = host_open_data(options, &dir_fd, why);
     if (rc != 0)
         return rc;
-    rc = host_enter(options->data_path, dir_fd, &lock_fd, &fd, why);
+    rc = host_enter(options, dir_fd, &lock_fd, &fd, why);
     if (rc != 0 || fd >= 0) {
         close(dir_fd);
         *ret_host = NULL;

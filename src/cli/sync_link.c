@@ -14,7 +14,7 @@
 enum { TAG_LISTEN = 1, TAG_PEER = 16, TAG_JOB = 1024, LINK_READ_BYTES = 64 << 10 };
 
 /* A request under way. */
-enum link_kind { LINK_FREE, LINK_JOB, LINK_HELD, LINK_UNREAD };
+enum link_kind { LINK_FREE, LINK_JOB, LINK_TIMELINE, LINK_UNREAD };
 struct link_request {
     enum link_kind kind;
     struct mxengine_job *job; /* LINK_JOB */
@@ -64,6 +64,17 @@ static void link_close(struct link_peer *peer, struct tr_context *ctx)
     mx_wipe_buffer(&peer->out);
 }
 
+/* Close a connection over the limit, and say so: its command would take a silent end for a crash. */
+static void link_refuse(int fd)
+{
+    struct buffer line = { 0 };
+
+    if (sync_wire_write(NULL, 0, TR_EFULL, NULL, &line) == 0)
+        (void)send(fd, line.bytes, line.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    buffer_free(&line);
+    close(fd);
+}
+
 /* Take a connected descriptor; a connection over the limit is closed. */
 static int link_add(struct link *link, struct tr_context *ctx, int fd)
 {
@@ -83,8 +94,16 @@ static int link_add(struct link *link, struct tr_context *ctx, int fd)
         peer->in.size_max = peer->out.size_max = SYNC_LINE_MAX;
         return 0;
     }
-    close(fd);
+    link_refuse(fd);
     return TR_ELIMIT;
+}
+
+bool sync_link_is_of(int fd, uid_t uid)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == uid;
 }
 
 static void link_accept(struct link *link, struct tr_context *ctx)
@@ -95,7 +114,9 @@ static void link_accept(struct link *link, struct tr_context *ctx)
 
     while (accepted == NET_ACCEPTED || accepted == NET_ACCEPT_AGAIN) {
         accepted = net_accept(link->options.listen_fd, &fd, &address);
-        if (accepted == NET_ACCEPTED)
+        if (accepted == NET_ACCEPTED && !sync_link_is_of(fd, link->options.uid))
+            close(fd);
+        else if (accepted == NET_ACCEPTED)
             (void)link_add(link, ctx, fd);
     }
 }
@@ -172,7 +193,7 @@ static void link_ask(
     (void)json_int(json_get(line, "id"), &request.id);
     if (sync_held_read(line, &unit)) {
         (void)json_string(json_get(line, "do"), &verb);
-        request.kind = span_is(verb, "unread") ? LINK_UNREAD : LINK_HELD;
+        request.kind = span_is(verb, "unread") ? LINK_UNREAD : LINK_TIMELINE;
         rc = link_read_store(link, ctx, unit, place, tag);
     } else
         rc = place == NULL ? TR_EFULL : sync_wire_read(line, &request.job);
@@ -254,7 +275,8 @@ static void link_answer_store(struct link *link, struct link_peer *peer, struct 
 
     tr_assert(unit != NULL);
     if (peer->fd >= 0) {
-        if (sync_held_write(unit, request->kind == LINK_UNREAD, request->id, &peer->out) != 0)
+        if (sync_held_write(unit, link->options.key, request->kind == LINK_UNREAD, request->id,
+                &peer->out) != 0)
             link_close(peer, ctx);
         else
             link_flush(peer, ctx);

@@ -9,15 +9,6 @@ enum { MEMBERSHIP_TRIES = 300, MEMBERSHIP_PAUSE_MS = 100 };
 
 /* ---- lists ------------------------------------------------------------------------------------ */
 
-/* Print a column of a table, at least `width` bytes wide, without control characters. */
-static void table_put(struct span text, int width)
-{
-    sync_print_safe(text);
-    for (int i = (int)text.size; i < width; i++)
-        putchar(' ');
-    putchar(' ');
-}
-
 /* Return a text that describes how a room is encrypted. */
 static const char *room_encryption(const struct json *room)
 {
@@ -34,10 +25,10 @@ static void room_put_row(const struct json *room)
 {
     struct span inviter = sync_text(room, "inviter");
 
-    table_put(sync_text(room, "roomId"), 36);
-    table_put(sync_text(room, "membership"), 10);
-    table_put(span_of(room_encryption(room)), 13);
-    table_put(span_of(sync_truth(room, "syncRoom") ? "sync" : "-"), 4);
+    sync_print_cell(sync_text(room, "roomId"), 36);
+    sync_print_cell(sync_text(room, "membership"), 10);
+    sync_print_cell(span_of(room_encryption(room)), 13);
+    sync_print_cell(span_of(sync_truth(room, "syncRoom") ? "sync" : "-"), 4);
     sync_print_safe(sync_text(room, "name"));
     if (span_is(sync_text(room, "membership"), "invite") && inviter.size > 0) {
         printf(" (invited by ");
@@ -49,7 +40,7 @@ static void room_put_row(const struct json *room)
 
 int sync_rooms(struct sync_client *client)
 {
-    int status = sync_settle(client), rc;
+    int status = sync_settle_to_read(client), rc;
     struct sync_call call;
 
     if (status != CLI_OK)
@@ -71,6 +62,44 @@ int sync_rooms(struct sync_client *client)
     return status;
 }
 
+/* Judge a row of `rooms`. */
+static int room_check(
+    const struct sync_client *client, const char *what, const char *id, const struct json *room)
+{
+    const char *data = client->arguments->data;
+    struct span membership = sync_text(room, "membership");
+
+    if (room == NULL)
+        return sync_complain(client, what, TR_ENOENT);
+    if (span_is(membership, "invite"))
+        return sync_fail("%s: You are invited to %s and have not joined it. Run `troupe sync join "
+                         "--data %s %s`.",
+            what, id, data, id);
+    if (!span_is(membership, "join"))
+        return sync_fail("%s: You are not a member of %s any more.", what, id);
+    if (!sync_truth(room, "encrypted") && !client->arguments->unencrypted)
+        return sync_fail("%s: The room %s is not encrypted: its homeservers can read what is sent. "
+                         "Add --unencrypted to send there.",
+            what, id);
+    return CLI_OK;
+}
+
+int sync_check_room(struct sync_client *client, const char *what, const char *room)
+{
+    const struct json *found = NULL;
+    struct sync_call call;
+    int status, rc;
+
+    sync_call_start(&call, client, "rooms");
+    rc = sync_call_end(&call);
+    for (struct json_iter it = json_iterate(json_get(call.answer, "rooms"));
+         rc == 0 && found == NULL && json_next(&it);)
+        found = span_is(sync_text(it.value, "roomId"), room) ? it.value : NULL;
+    status = rc != 0 ? sync_complain(client, what, rc) : room_check(client, what, room, found);
+    sync_call_fini(&call);
+    return status;
+}
+
 int sync_members(struct sync_client *client)
 {
     int status = sync_settle(client), rc;
@@ -88,8 +117,8 @@ int sync_members(struct sync_client *client)
     else
         for (struct json_iter it = json_iterate(json_get(call.answer, "members"));
              json_next(&it);) {
-            table_put(sync_text(it.value, "userId"), 36);
-            table_put(sync_text(it.value, "membership"), 10);
+            sync_print_cell(sync_text(it.value, "userId"), 36);
+            sync_print_cell(sync_text(it.value, "membership"), 10);
             sync_print_safe(sync_text(it.value, "name"));
             putchar('\n');
         }
@@ -118,8 +147,15 @@ int sync_state(struct sync_client *client)
         status = sync_complain(client, "state", rc);
     else {
         json_put_value(&writer, NULL, json_get(call.answer, "content"));
-        status = json_writer_end(&writer) == 0 && sync_print_line(&line) ? CLI_OK : CLI_FAILED;
+        rc = json_writer_end(&writer);
+        if (rc != 0)
+            status = sync_complain(client, "state", rc);
+        else if (client->arguments->as_json)
+            status = sync_print_line(&line) ? CLI_OK : CLI_FAILED;
+        else
+            status = sync_say("%.*s", (int)line.size, line.bytes) ? CLI_OK : CLI_FAILED;
     }
+    buffer_free(&line);
     sync_call_fini(&call);
     return status;
 }
@@ -149,18 +185,44 @@ static int room_wait(struct sync_client *client, struct span room, const char *m
     return TR_ETIMEOUT;
 }
 
-static void room_print(const struct sync_client *client, struct span room)
+static bool room_print(const struct sync_client *client, struct span room)
 {
     struct buffer line = { 0 };
     struct json_writer writer = json_writer(&line);
 
-    if (client->arguments->as_json) {
-        json_put_object(&writer, NULL);
-        json_put_string(&writer, "roomId", room);
-        json_put_end(&writer);
-    } else
-        (void)buffer_span(&line, room);
-    (void)sync_print_line(&line);
+    if (!client->arguments->as_json)
+        return sync_say("%.*s", (int)room.size, room.at);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "roomId", room);
+    json_put_end(&writer);
+    return json_writer_end(&writer) == 0 && sync_print_line(&line);
+}
+
+/* Run a request about a room. On success *ret_id is its id, which the caller frees; a room that was
+ * created, joined or left is shown so by /sync. Returns the engine's code. */
+static int room_do(struct sync_client *client, const char *verb, struct span room, const char *user,
+    struct buffer *ret_id)
+{
+    struct sync_call call;
+    int rc;
+
+    sync_call_start(&call, client, verb);
+    if (room.size > 0)
+        json_put_string(&call.writer, "room", room);
+    if (user != NULL)
+        json_put_text(&call.writer, "user", user);
+    if (client->arguments->name != NULL)
+        json_put_text(&call.writer, "name", client->arguments->name);
+    rc = sync_call_end(&call);
+    if (rc == 0 && sync_text(call.answer, "result").size > 0)
+        room = sync_text(call.answer, "result");
+    if (rc == 0)
+        rc = buffer_span(ret_id, room);
+    sync_call_fini(&call);
+    if (rc == 0 && strcmp(verb, "invite") != 0)
+        rc =
+            room_wait(client, mxclient_span(ret_id), strcmp(verb, "leave") == 0 ? "leave" : "join");
+    return rc;
 }
 
 /* Run a request about a room and print the room's id. */
@@ -168,34 +230,44 @@ static int room_ask(
     struct sync_client *client, const char *verb, const char *room, const char *user)
 {
     int status = sync_settle(client), rc;
-    struct span id = span_of(room);
-    struct sync_call call;
+    struct buffer id = { 0 };
 
     if (status != CLI_OK)
         return status;
-    sync_call_start(&call, client, verb);
-    if (room != NULL)
-        json_put_text(&call.writer, "room", room);
-    if (user != NULL)
-        json_put_text(&call.writer, "user", user);
-    if (client->arguments->name != NULL)
-        json_put_text(&call.writer, "name", client->arguments->name);
-    rc = sync_call_end(&call);
-    if (rc == 0 && sync_text(call.answer, "result").size > 0)
-        id = sync_text(call.answer, "result");
-    if (rc == 0 && strcmp(verb, "invite") != 0)
-        rc = room_wait(client, id, strcmp(verb, "leave") == 0 ? "leave" : "join");
+    rc = room_do(client, verb, span_of(room), user, &id);
     if (rc != 0)
         status = sync_complain(client, verb, rc);
     else
-        room_print(client, id);
-    sync_call_fini(&call);
+        status = room_print(client, mxclient_span(&id)) ? CLI_OK : CLI_FAILED;
+    buffer_free(&id);
     return status;
 }
 
+/* The invitation is a request of its own: if it fails, the room is there and its id is printed. */
 int sync_create(struct sync_client *client)
 {
-    return room_ask(client, "create", NULL, client->arguments->invite);
+    const char *user = client->arguments->invite;
+    struct buffer id = { 0 }, same = { 0 };
+    int status = sync_settle(client), rc;
+
+    if (status != CLI_OK)
+        return status;
+    rc = room_do(client, "create", (struct span){ NULL, 0 }, NULL, &id);
+    if (rc != 0)
+        status = sync_complain(client, "create", rc);
+    else
+        status = room_print(client, mxclient_span(&id)) ? CLI_OK : CLI_FAILED;
+    if (rc == 0 && user != NULL) {
+        rc = room_do(client, "invite", mxclient_span(&id), user, &same);
+        if (rc != 0) {
+            (void)sync_complain(client, "invite", rc);
+            status = sync_fail(
+                "The room %.*s was created, and %s is not invited.", (int)id.size, id.bytes, user);
+        }
+    }
+    buffer_free(&id);
+    buffer_free(&same);
+    return status;
 }
 
 int sync_invite(struct sync_client *client)

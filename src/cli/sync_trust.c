@@ -40,12 +40,10 @@ int sync_devices(struct sync_client *client)
     else
         for (struct json_iter it = json_iterate(json_get(call.answer, "devices"));
              json_next(&it);) {
-            struct span device = sync_text(it.value, "deviceId");
-            struct span trust = sync_text(it.value, "trust");
-            struct span key = sync_text(it.value, "ed25519");
-
-            printf("%-20.*s %-10.*s %.*s\n", (int)device.size, device.at, (int)trust.size, trust.at,
-                (int)key.size, key.at);
+            sync_print_cell(sync_text(it.value, "deviceId"), 20);
+            sync_print_cell(sync_text(it.value, "trust"), 10);
+            sync_print_safe(sync_text(it.value, "ed25519"));
+            putchar('\n');
         }
     sync_call_fini(&call);
     return status;
@@ -86,7 +84,7 @@ static int keys_export(struct sync_client *client, struct span passphrase)
     else if (client->arguments->as_json)
         printf("{\"sessions\":%zu}\n", count);
     else
-        printf("%zu sessions are in %s.\n", count, path);
+        (void)sync_say("%zu sessions are in %s.", count, path);
     mx_wipe_buffer(&sessions);
     buffer_free(&file);
     sync_call_fini(&call);
@@ -105,7 +103,7 @@ static int keys_open(const char *path, struct span passphrase, struct buffer *se
     buffer_free(&file);
     if (rc == MX_EMAC)
         return sync_fail("The passphrase does not open %s, or the file was changed.", path);
-    return rc == 0 ? CLI_OK : sync_fail("%s is no key file: %s.", path, mx_error_text(rc));
+    return rc == 0 ? CLI_OK : sync_fail("%s is no key file: %s.", path, sync_error_text(rc));
 }
 
 static int keys_import(struct sync_client *client, struct span passphrase)
@@ -298,22 +296,21 @@ static void verify_tell(const struct verify *verify, const struct json *news)
         return;
     }
     if (span_is(step, "asked"))
-        printf("%.*s asks with the device %.*s.\n", (int)user.size, user.at, (int)device.size,
+        (void)sync_say("%.*s asks with the device %.*s.", (int)user.size, user.at, (int)device.size,
             device.at);
     else if (span_is(step, "ready"))
-        printf("The device %.*s of %.*s is ready.\n", (int)device.size, device.at, (int)user.size,
-            user.at);
+        (void)sync_say("The device %.*s of %.*s is ready.", (int)device.size, device.at,
+            (int)user.size, user.at);
     else if (span_is(step, "compare"))
         verify_show_code(verify, news);
     else if (span_is(step, "confirmed"))
-        printf("Waiting for the other side.\n");
+        (void)sync_say("Waiting for the other side.");
     else if (span_is(step, "done"))
-        printf("The device %.*s of %.*s is verified.\n", (int)device.size, device.at,
+        (void)sync_say("The device %.*s of %.*s is verified.", (int)device.size, device.at,
             (int)user.size, user.at);
     else if (span_is(step, "cancelled"))
-        printf("Not verified: %.*s%s.\n", (int)reason.size, reason.at,
+        (void)sync_say("Not verified: %.*s%s.", (int)reason.size, reason.at,
             sync_truth(news, "byPeer") ? ", says the other side" : "");
-    (void)fflush(stdout);
 }
 
 /* Do what a step needs. Returns -1 to go on, or an exit status. */

@@ -59,7 +59,8 @@ static int wire_open(struct mxengine_job *job, struct span path)
     if (job->file.fd < 0 || fstat(job->file.fd, &about) != 0 || !S_ISREG(about.st_mode))
         return TR_EIO;
     job->file.size = (uint64_t)about.st_size;
-    job->file.size_max = MXCLIENT_MEDIA_BYTES_MAX;
+    if (job->file.size_max == 0)
+        job->file.size_max = MXCLIENT_MEDIA_BYTES_MAX;
     return 0;
 }
 
@@ -103,6 +104,9 @@ static int wire_take(struct mxengine_job *job, struct span key, const struct jso
         job->timeout_ns = TR_MILLISECONDS((uint64_t)number);
     else if (span_is(key, "act"))
         return json_string(value, &text) && wire_read_act(text, &job->act) ? 0 : TR_EINVAL;
+    else if (span_is(key, "sizeMax") && json_int(value, &number) && number > 0)
+        job->file.size_max = (uint64_t)number < MXCLIENT_MEDIA_BYTES_MAX ? (uint64_t)number
+                                                                         : MXCLIENT_MEDIA_BYTES_MAX;
     else if (span_is(key, "path"))
         return json_string(value, &text) ? wire_open(job, text) : TR_EINVAL;
     return 0;
@@ -162,7 +166,7 @@ static void wire_put_rooms(const struct mxengine_job *job, struct json_writer *w
 }
 
 /* Write an event. A body that the key does not open has no content. */
-static void wire_put_event(
+void sync_wire_put_event(
     const struct mxstore_event *event, const struct mx_pickle_key *key, struct json_writer *writer)
 {
     struct json_doc doc = { 0 };
@@ -192,7 +196,7 @@ static void wire_put_events(
     json_put_array(writer, "events");
     for (uint32_t i = 0; i < sql_unit_rows(job->rows, 0); i++) {
         mxstore_row(job->rows, 0, i, MXSTORE_IS_event, &row);
-        wire_put_event(&row, key, writer);
+        sync_wire_put_event(&row, key, writer);
     }
     json_put_end(writer);
 }
@@ -207,6 +211,7 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     json_put_bool(writer, "loaded", status->is_loaded);
     json_put_text(writer, "state", states[status->state]);
     json_put_text(writer, "stateText", mxclient_state_text(status->state));
+    json_put_text(writer, "homeserver", status->homeserver);
     json_put_text(writer, "userId", status->user_id);
     json_put_text(writer, "deviceId", status->device_id);
     json_put_int(writer, "lastSeq", status->last_seq);
@@ -217,6 +222,8 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     if (problem.size > 0)
         json_put_string(writer, "problem", mxclient_span(&problem));
     buffer_free(&problem);
+    json_put_int(writer, "waitMs", (int64_t)status->wait_ms);
+    json_put_int(writer, "waitStatus", status->wait_status);
     json_put_int(writer, "unsent", (int64_t)status->unsent);
     json_put_int(writer, "undecrypted", (int64_t)status->undecrypted);
     json_put_int(writer, "gaps", status->gaps);
@@ -286,6 +293,12 @@ static void wire_put_result(
     }
 }
 
+/* Other errors may be the runtime's, and the engine may still work on the job. */
+bool sync_wire_has_reason(int status)
+{
+    return status == TR_EACCES || status == TR_ENOENT || status == TR_EPROTO || status == TR_EIO;
+}
+
 int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,
     const struct mx_pickle_key *key, struct buffer *out)
 {
@@ -295,12 +308,11 @@ int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,
     json_put_object(&writer, NULL);
     json_put_int(&writer, "id", id);
     json_put_bool(&writer, "ok", status == 0);
-    /* Other errors may be the runtime's, and the engine may still work on the job. */
-    if (job != NULL && (status == 0 || status == TR_EACCES) && job->id.size > 0)
+    if (job != NULL && (status == 0 || sync_wire_has_reason(status)) && job->id.size > 0)
         json_put_string(&writer, "result", mxclient_span(&job->id));
     if (status != 0) {
         json_put_int(&writer, "code", status);
-        json_put_text(&writer, "text", mx_error_text(status));
+        json_put_text(&writer, "text", sync_error_text(status));
     } else if (job != NULL)
         wire_put_result(job, key, &writer);
     json_put_end(&writer);

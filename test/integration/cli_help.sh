@@ -130,7 +130,10 @@ check "sync: no token file" 1 "The token file /nowhere cannot be read" \
     "$troupe" sync login --homeserver http://127.0.0.1:1 --token-file /nowhere --data "$work/sync4"
 check "sync: what to leave" 2 'sync leave` takes ROOM' "$troupe" sync leave
 check "sync: a state of no type" 2 'sync state` takes ROOM TYPE' "$troupe" sync state '!r:x'
+mkdir -m 700 "$work/sync" "$work/sync2" "$work/sync3"
 check "sync: no emoji" 1 "The file of --emoji /nowhere cannot be read" "$troupe" sync verify @b:x --emoji /nowhere --data "$work/sync3"
+check "sync: no directory" 1 "There is no directory $work/mistyped" "$troupe" sync status --data "$work/mistyped"
+check "sync: no size" 2 "--save-max takes a number of bytes from 1 on, not '1G'." "$troupe" sync tail --save-max 1G
 check "sync: whom to verify" 2 "USER [DEVICE], or verify --listen" "$troupe" sync verify
 check "sync: a wrong policy" 2 "--share takes verified, halt or all, not 'some'." "$troupe" sync rooms --share some
 check "sync: two keys" 2 "Use --key-file or --key-fd, not both" "$troupe" sync rooms --key-file x --key-fd 3

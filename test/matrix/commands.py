@@ -151,7 +151,7 @@ class Stage:
 
 @case
 def a_room_is_made_by_commands(stage):
-    assert "Nobody has logged in" in stage.ada.run("rooms", status=1).stderr
+    assert "nobody has logged in" in stage.ada.run("rooms", status=1).stderr
     wrong = stage.ada.run("login", "--homeserver", stage.server.url, "--user", "ada", "--password-file", "-", status=1,
                           text="wrong\n")
     assert "refuses" in wrong.stderr, wrong.stderr
@@ -795,7 +795,11 @@ def the_guide_does_what_it_says(stage):
 def a_device_that_logs_out_is_gone(stage):
     assert stage.ada.ask("logout")["loggedOut"]
     wait_until(lambda: stage.ada.device_id not in stage.bob.known_devices(stage.ada.user_id), "bob knows that it is gone")
-    assert "has ended for good" in stage.ada.run("rooms", status=1).stderr
+    kept = stage.ada.run("rooms")
+    assert stage.room in kept.stdout and "has ended for good" in kept.stderr, kept
+    kept = stage.ada.run("tail", "--since", "0")
+    assert "from bob 0" in kept.stdout and "has ended for good" in kept.stderr, kept.stderr
+    assert "has ended for good" in stage.ada.run("members", stage.room, status=1).stderr
     assert stage.ada.ask("status")["state"] == "ENDED"
 
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The link of `troupe sync` over an engine without a homeserver: its requests never answer. */
 #include <poll.h>
+#include <stdio.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "../sql/place.h"
@@ -41,7 +43,7 @@ struct stage {
     struct buffer in;
 };
 
-static void stage_start(struct stage *stage)
+static void stage_start_for(struct stage *stage, int listen_fd, uid_t uid)
 {
     int pair[2];
 
@@ -63,11 +65,17 @@ static void stage_start(struct stage *stage)
                      &(struct sync_link_options){ .engine = stage->engine,
                          .sql = stage->place.sql,
                          .key = &stage_key,
-                         .listen_fd = -1,
-                         .client_fd = pair[1] },
+                         .listen_fd = listen_fd,
+                         .client_fd = pair[1],
+                         .uid = uid },
                      &(struct tr_spawn_options){ .ret_done = &stage->link_done }, &stage->link),
         0);
     stage->fd = pair[0];
+}
+
+static void stage_start(struct stage *stage)
+{
+    stage_start_for(stage, -1, geteuid());
 }
 
 static void stage_end(tr_sender *sender, struct tr_done **done)
@@ -247,7 +255,51 @@ TEST(sync_link, requests_that_gave_up_free_their_places)
     stage_stop(&stage);
 }
 
-/* ---- events that cannot be read --------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------------------------------ */
+
+/* Return a socket that listens under a name that the kernel chose, and its address. */
+static int stage_listen(struct sockaddr_un *ret_address, socklen_t *ret_size)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+
+    *ret_address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    CHECK_EQ_INT(bind(fd, (const struct sockaddr *)ret_address, sizeof ret_address->sun_family), 0);
+    CHECK_EQ_INT(listen(fd, SOMAXCONN), 0);
+    *ret_size = sizeof *ret_address;
+    CHECK_EQ_INT(getsockname(fd, (struct sockaddr *)ret_address, ret_size), 0);
+    return fd;
+}
+
+/* Connect in place of the connection that the stage has. */
+static void stage_connect(struct stage *stage, const struct sockaddr_un *address, socklen_t size)
+{
+    close(stage->fd);
+    stage->fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK_EQ_INT(connect(stage->fd, (const struct sockaddr *)address, size), 0);
+}
+
+TEST(sync_link, a_process_of_another_user_is_not_served)
+{
+    struct json_doc doc = { 0 };
+    struct sockaddr_un address;
+    struct stage stage;
+    socklen_t size;
+    int fd = stage_listen(&address, &size);
+
+    stage_start_for(&stage, fd, geteuid() + 1);
+    stage_connect(&stage, &address, size);
+    CHECK(!stage_line(&stage, &doc));
+    stage_stop(&stage);
+    fd = stage_listen(&address, &size);
+    stage_start_for(&stage, fd, geteuid());
+    stage_connect(&stage, &address, size);
+    CHECK(sync_link_is_of(stage.fd, geteuid()));
+    CHECK(!sync_link_is_of(stage.fd, geteuid() + 1));
+    stage_check(&stage, "{\"id\":5,\"do\":\"status\"}\n", 0);
+    stage_stop(&stage);
+}
+
+/* ---- stored events ---------------------------------------------------------------------------- */
 
 static void held_put(struct stage *stage, const char *id, int64_t seq, int status, int reason)
 {
@@ -289,14 +341,14 @@ TEST(sync_link, events_that_cannot_be_read_say_why)
     struct stage stage;
 
     stage_start(&stage);
-    held_check(&stage, "{\"id\":5,\"do\":\"held\"}\n", "{\"id\":5,\"ok\":true,\"held\":[]}");
+    held_check(&stage, "{\"id\":5,\"do\":\"timeline\"}\n", "{\"id\":5,\"ok\":true,\"events\":[]}");
     held_check(&stage, "{\"id\":5,\"do\":\"unread\"}\n", "{\"id\":5,\"ok\":true,\"unread\":[]}");
     held_put(&stage, "$1", 1, MXSTORE_HELD, MX_ESESSION);
     held_put(&stage, "$2", 2, MXSTORE_ENQUEUED, 0);
     held_put(&stage, "$3", 3, MXSTORE_ABANDONED, MX_EINDEX);
     held_put(&stage, "$4", 4, MXSTORE_HELD, MX_EBLOCKED);
-    held_check(&stage, "{\"id\":5,\"do\":\"held\",\"after\":1}\n",
-        "{\"id\":5,\"ok\":true,\"held\":["
+    held_check(&stage, "{\"id\":5,\"do\":\"timeline\",\"after\":2}\n",
+        "{\"id\":5,\"ok\":true,\"events\":["
         "{\"seq\":3,\"roomId\":\"!r:x\",\"eventId\":\"$3\",\"sender\":\"@a:x\","
         "\"type\":\"m.room.encrypted\",\"originMs\":1003,\"unread\":\"abandoned\",\"code\":-4209,"
         "\"reason\":\"The event repeats another event's message index: it is a replay.\"},"
@@ -315,6 +367,47 @@ TEST(sync_link, events_that_cannot_be_read_say_why)
     stage_stop(&stage);
 }
 
+/* Read the numbers of the events after one. Returns how many there are. */
+static size_t timeline_read(struct stage *stage, int64_t after, int64_t seqs[2 * SYNC_EVENTS_MAX])
+{
+    struct json_doc doc = { 0 };
+    char request[64];
+    size_t count = 0;
+
+    (void)snprintf(request, sizeof request, "{\"id\":5,\"do\":\"timeline\",\"after\":%lld}\n",
+        (long long)after);
+    stage_say(stage, span_of(request));
+    CHECK(stage_line(stage, &doc));
+    for (struct json_iter it = json_iterate(json_get(json_root(&doc), "events")); json_next(&it);)
+        CHECK(json_int(json_get(it.value, "seq"), &seqs[count++]));
+    json_doc_free(&doc);
+    return count;
+}
+
+/* Most events of the first pages are of one kind, then of the other, so that either kind ends a page. */
+TEST(sync_link, a_timeline_has_all_events_by_their_numbers)
+{
+    enum { COUNT = 4 * SYNC_EVENTS_MAX };
+    int64_t seqs[2 * SYNC_EVENTS_MAX], after = 0;
+    struct stage stage;
+    size_t count;
+
+    stage_start(&stage);
+    for (int i = 1; i <= COUNT; i++) {
+        bool is_held = (i % 10 == 0) != (i > COUNT / 2);
+        char id[16];
+
+        (void)snprintf(id, sizeof id, "$%d", i);
+        held_put(
+            &stage, id, i, is_held ? MXSTORE_HELD : MXSTORE_ENQUEUED, is_held ? MX_ESESSION : 0);
+    }
+    while ((count = timeline_read(&stage, after, seqs)) > 0)
+        for (size_t i = 0; i < count; i++)
+            CHECK_EQ_INT(seqs[i], ++after);
+    CHECK_EQ_INT(after, COUNT);
+    stage_stop(&stage);
+}
+
 /* A connection may end while its request is on the way to the store. */
 TEST(sync_link, reads_of_the_store_count_like_other_requests)
 {
@@ -324,11 +417,11 @@ TEST(sync_link, reads_of_the_store_count_like_other_requests)
     stage_start(&stage);
     for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
         stage_say(&stage, span_of(wait));
-    stage_check(&stage, "{\"id\":5,\"do\":\"held\"}\n", TR_EFULL);
+    stage_check(&stage, "{\"id\":5,\"do\":\"timeline\"}\n", TR_EFULL);
     stage_stop(&stage);
     stage_start(&stage);
     for (int i = 0; i < SYNC_REQUESTS_MAX; i++)
-        stage_say(&stage, SPAN("{\"id\":4,\"do\":\"held\"}\n"));
+        stage_say(&stage, SPAN("{\"id\":4,\"do\":\"timeline\"}\n"));
     stage_stop(&stage);
 }
 

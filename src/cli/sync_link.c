@@ -124,12 +124,25 @@ static void link_flush(struct link_peer *peer, struct tr_context *ctx)
     peer->out.size_max = SYNC_LINE_MAX;
 }
 
+/* Answer a request. A result that cannot be written is an error of the request, not the end of the
+ * connection: other requests of it go on. */
 static void link_answer(struct link *link, struct link_peer *peer, struct tr_context *ctx,
     const struct link_request *request, int status)
 {
+    struct buffer line = { .size_max = SYNC_LINE_MAX };
+    int rc;
+
     if (peer->fd < 0)
         return;
-    if (sync_wire_write(request->job, request->id, status, link->options.key, &peer->out) != 0)
+    rc = sync_wire_write(request->job, request->id, status, link->options.key, &line);
+    if (rc != 0) {
+        mx_wipe_buffer(&line);
+        rc = sync_wire_write(NULL, request->id, rc, link->options.key, &line);
+    }
+    if (rc == 0)
+        rc = buffer_span(&peer->out, mxclient_span(&line));
+    mx_wipe_buffer(&line);
+    if (rc != 0)
         link_close(peer, ctx);
     else
         link_flush(peer, ctx);

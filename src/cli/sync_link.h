@@ -9,7 +9,7 @@
  *    engine.h in small letters; sync_wire.c has the members. `held` lists the events after `after`
  *    that cannot be read, `unread` counts them by reason; sync_held.c answers both.
  * 2. A line or a connection over its limit closes the connection. A request over the limit is answered
- *    with TR_EFULL. A connection that ends cancels its requests, which get no answer.
+ *    with TR_EFULL, one whose result cannot be written with the reason. A connection that ends cancels its requests, which get no answer.
  * 3. The socket has the mode 0600 and its directory 0700: its users are the user of the engine. */
 #ifndef CLI_SYNC_LINK_H
 #define CLI_SYNC_LINK_H

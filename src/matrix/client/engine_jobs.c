@@ -476,6 +476,8 @@ static int room_take_text(struct mxengine_job *job, const struct json *body)
 
     if (job->verb == MXENGINE_MEMBERS)
         return room_put_members(body, &job->text);
+    if (mxclient_is_deeper(body, MXCLIENT_EVENT_DEPTH_MAX))
+        return MX_ETOOBIG;
     json_put_value(&writer, NULL, body);
     return json_writer_end(&writer);
 }

@@ -9,6 +9,7 @@
  *    unit of the last answer.
  * 3. Each loop has one request at a time. A failed one waits before it is repeated, never zero
  *    milliseconds, with the same target and body.
+ *    A request that is over a limit counts as refused: no request makes the engine fall.
  * 4. Every job is answered once. A job under way ends with the engine.
  * 5. Only the actor touches the client. Time and randomness come from the environment. */
 #ifndef MATRIX_CLIENT_ENGINE_H

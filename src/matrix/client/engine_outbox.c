@@ -22,6 +22,9 @@ static int outbox_note(struct engine *engine, enum engine_sending_kind kind,
     sending->is_first = row->body.at == NULL;
     buffer_clear(&sending->room_id);
     buffer_clear(&sending->txn_id);
+    rc = mxclient_request_error(&engine->loops[LOOP_OUTBOX].request);
+    if (rc != 0)
+        return rc;
     engine->loops[LOOP_OUTBOX].state = LOOP_READY;
     rc = buffer_span(&sending->txn_id, row->txn_id);
     return rc != 0 ? rc : buffer_span(&sending->room_id, mxclient_id(&room->entry));
@@ -105,6 +108,7 @@ static int outbox_try(struct engine *engine, const struct mxstore_outbox *row,
                                   : outbox_prepare(engine, room, row, unit);
     }
     if (rc != 0 && rc != TR_ENOMEM) {
+        mxclient_request_fini(&engine->loops[LOOP_OUTBOX].request);
         outbox_fail(engine, row->txn_id,
             rc == TR_EACCES       ? SPAN("not a member of the room")
             : rc == MX_ETOOBIG    ? SPAN("too large")

@@ -187,7 +187,9 @@ void engine_wake_readers(struct engine *engine);
 
 /* ---- engine_loops.c --------------------------------------------------------------------------- */
 
-/* Start a loop that is idle. It adds steps to the unit, and may leave a request: READY. */
+/* Start a loop that is idle. It adds steps to the unit, and may leave a request: READY. A request that
+ * cannot be written concerns its loop alone, which tries again later; the unit has what changed. Fails
+ * with TR_ENOMEM alone. */
 int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct sql_unit *unit);
 /* Take an outcome, MXCLIENT_DONE or MXCLIENT_REFUSED; of the session's loop also MXCLIENT_TOKEN. The
  * loop is IDLE then. */

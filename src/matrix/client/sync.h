@@ -19,7 +19,7 @@ enum {
     MXCLIENT_SYNC_TIMEOUT_MS = 30 * 1000,
     MXCLIENT_SYNC_QUICK_MS = 1000, /* an empty answer sooner than this is followed by a pause */
     MXCLIENT_SYNC_PAUSE_MAX_MS = 30 * 1000,
-    MXCLIENT_SYNC_TOKEN_BYTES_MAX = 2048,
+    MXCLIENT_SYNC_TOKEN_BYTES_MAX = 1024, /* both ends of a gap fit into one target (timeline.c) */
 };
 
 /* Write the request. `is_first`: after a start or a lost connection, the server answers at once. */

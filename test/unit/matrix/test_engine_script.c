@@ -548,3 +548,119 @@ TEST(outbox, an_answer_without_an_id_stops_no_other_room)
     CHECK_EQ_STR(id, "HTTP 200 in 10 tries");
     stage_end();
 }
+
+/* ---- requests that cannot be written ---------------------------------------------------------- */
+
+/* Write a token of this many bytes, each of which takes three in a target. */
+static void put_token(char *out, size_t size)
+{
+    memset(out, '%', size);
+    out[size] = 0;
+}
+
+static char long_token[3000];
+static uint64_t pages, pages_without_end;
+
+/* Each /sync leaves a gap in room a; the older end of the second one is such a token too. */
+static bool answer_long_tokens(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call == MXCLIENT_MESSAGES) {
+        pages++;
+        pages_without_end += exchange_has(exchange, "&to=") ? 0 : 1;
+        return false;
+    }
+    if (exchange->call != MXCLIENT_SYNC || pages > 1)
+        return false;
+    reply->delay_ms = 1000;
+    snprintf(reply->body, sizeof reply->body,
+        "{\"next_batch\":\"%s\",\"rooms\":{\"join\":{\"" ROOM_A
+        "\":{\"timeline\":{\"limited\":true,"
+        "\"prev_batch\":\"%s\",\"events\":[]}}}}}",
+        long_token, long_token);
+    return true;
+}
+
+TEST(engine, a_gap_between_the_longest_tokens_is_walked)
+{
+    pages = pages_without_end = 0;
+    put_token(long_token, MXCLIENT_SYNC_TOKEN_BYTES_MAX);
+    stage_start(plain_rooms);
+    stage.answer = answer_long_tokens;
+    for (int i = 0; i < 1000 && (pages < 2 || status_now().gaps > 0); i++)
+        run_ms(100);
+    CHECK_EQ_U64(status_now().gaps, 0);
+    CHECK(pages > 1);
+    CHECK_EQ_U64(pages_without_end, 0);
+    CHECK_EQ_U64(status_now().reloads, 0);
+    stage_end();
+}
+
+TEST(engine, a_token_over_the_limit_is_no_token_and_no_fall)
+{
+    char txn[32], id[100];
+
+    pages = 0;
+    put_token(long_token, MXCLIENT_SYNC_TOKEN_BYTES_MAX + 1);
+    stage_start(plain_rooms);
+    stage.answer = answer_long_tokens;
+    run_ms(60000);
+    CHECK_EQ_INT(status_now().sync_error, TR_EPROTO);
+    CHECK_EQ_U64(status_now().gaps, 0);
+    do_send(ROOM_A, "{\"n\":1}", txn);
+    CHECK_EQ_INT(wait_sent(txn, id, sizeof id), 0);
+    CHECK_EQ_U64(status_now().reloads, 0);
+    stage_end();
+}
+
+/* Former versions stored gaps whose two tokens do not fit into one request. */
+TEST(engine, a_stored_gap_that_is_too_long_for_a_request_is_walked_without_its_end)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    char from[2049], until[2049];
+
+    pages = pages_without_end = 0;
+    stage_start(plain_rooms);
+    engine_kill();
+    put_token(from, 2048);
+    put_token(until, 2048);
+    until[0] = 'u';
+    mxstore_put(unit, MXSTORE_IS_gap,
+        &(struct mxstore_gap){ .room_id = SPAN(ROOM_A),
+            .from_token = span_of(from),
+            .until_token = span_of(until),
+            .created_ms = 1 });
+    CHECK_EQ_INT(sql_write_wait(stage.sql, unit), 0);
+    sql_unit_destroy(unit);
+    pages_without_end = 0;
+    stage.answer = answer_long_tokens;
+    put_token(long_token, 1);
+    engine_spawn();
+    for (int i = 0; i < 1000 && (pages == 0 || status_now().gaps > 0); i++)
+        run_ms(100);
+    CHECK(pages_without_end > 0);
+    CHECK_EQ_U64(status_now().gaps, 0);
+    CHECK_EQ_U64(status_now().reloads, 0);
+    stage_end();
+}
+
+TEST(engine, a_request_that_is_too_long_ends_its_job_alone)
+{
+    struct mxengine_job *job;
+    struct buffer name = { 0 };
+
+    stage_start(plain_rooms);
+    for (int i = 0; i <= MXCLIENT_BODY_BYTES_MAX; i++)
+        (void)buffer_text(&name, "n");
+    job = mxengine_job_create(MXENGINE_CREATE);
+    mxengine_job_set(job, MXENGINE_NAME, mxclient_span(&name));
+    CHECK_EQ_INT(do_job(job), TR_ETOOBIG);
+    mxengine_job_unref(job);
+    job = mxengine_job_create(MXENGINE_INVITE);
+    mxengine_job_set(job, MXENGINE_ROOM, SPAN(ROOM_A));
+    mxengine_job_set(job, MXENGINE_USER, SPAN("@bob:y"));
+    CHECK_EQ_INT(do_job(job), 0);
+    mxengine_job_unref(job);
+    CHECK_EQ_U64(status_now().reloads, 0);
+    buffer_free(&name);
+    stage_end();
+}

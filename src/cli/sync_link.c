@@ -145,15 +145,32 @@ static void link_flush(struct link_peer *peer, struct tr_context *ctx)
     peer->out.size_max = SYNC_LINE_MAX;
 }
 
-static void link_answer(struct link *link, struct link_peer *peer, struct tr_context *ctx,
-    const struct link_request *request, int status)
+/* Send an answer, whose line this takes. One that could not be written, for `rc`, is an error of the
+ * request, not the end of the connection: other requests of it go on. */
+static void link_send(
+    struct link_peer *peer, struct tr_context *ctx, int64_t id, struct buffer *line, int rc)
 {
-    if (peer->fd < 0)
-        return;
-    if (sync_wire_write(request->job, request->id, status, link->options.key, &peer->out) != 0)
+    if (rc != 0) {
+        mx_wipe_buffer(line);
+        rc = sync_wire_write(NULL, id, rc, NULL, line);
+    }
+    if (rc == 0)
+        rc = buffer_span(&peer->out, mxclient_span(line));
+    mx_wipe_buffer(line);
+    if (rc != 0)
         link_close(peer, ctx);
     else
         link_flush(peer, ctx);
+}
+
+static void link_answer(struct link *link, struct link_peer *peer, struct tr_context *ctx,
+    const struct link_request *request, int status)
+{
+    struct buffer line = { .size_max = SYNC_LINE_MAX };
+
+    if (peer->fd >= 0)
+        link_send(peer, ctx, request->id, &line,
+            sync_wire_write(request->job, request->id, status, link->options.key, &line));
 }
 
 /* ---- requests --------------------------------------------------------------------------------- */
@@ -272,15 +289,13 @@ static void link_answer_store(struct link *link, struct link_peer *peer, struct 
     const struct link_request *request, const struct tr_event *event)
 {
     struct sql_unit *unit = sql_take(&link->sql, event);
+    struct buffer line = { .size_max = SYNC_LINE_MAX };
 
     tr_assert(unit != NULL);
-    if (peer->fd >= 0) {
-        if (sync_held_write(unit, link->options.key, request->kind == LINK_UNREAD, request->id,
-                &peer->out) != 0)
-            link_close(peer, ctx);
-        else
-            link_flush(peer, ctx);
-    }
+    if (peer->fd >= 0)
+        link_send(peer, ctx, request->id, &line,
+            sync_held_write(
+                unit, link->options.key, request->kind == LINK_UNREAD, request->id, &line));
     sql_unit_destroy(unit);
 }
 

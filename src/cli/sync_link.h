@@ -10,8 +10,9 @@
  *    by their numbers, with those that cannot be read; `unread` counts these by reason; sync_held.c
  *    answers both.
  * 2. A line over its limit closes the connection. A request over the limit is answered with TR_EFULL;
- *    so is a connection over the limit, with the id 0, and closed. A connection that ends cancels its
- *    requests, which get no answer.
+ *    so is a connection over the limit, with the id 0, and closed. A request whose result cannot be
+ *    written is answered with the reason. A connection that ends cancels its requests, which get no
+ *    answer.
  * 3. The socket has the mode 0600, and others cannot write its directory. Both ends check that the
  *    other one is a process of the same user. */
 #ifndef CLI_SYNC_LINK_H

@@ -165,11 +165,15 @@ static void wire_put_rooms(const struct mxengine_job *job, struct json_writer *w
     json_put_end(writer);
 }
 
-/* Write an event. A body that the key does not open has no content. */
+/* The answer, the list and the event are around a content. */
+_Static_assert(MXCLIENT_EVENT_DEPTH_MAX + 3 <= JSON_WRITE_DEPTH_MAX, "every event can be written");
+
+/* Write an event. A body that the key does not open, or that nests deeper than the engine stores it
+ * today, has no content. */
 void sync_wire_put_event(
     const struct mxstore_event *event, const struct mx_pickle_key *key, struct json_writer *writer)
 {
-    struct json_doc doc = { 0 };
+    struct json_doc doc = { .depth_max = MXCLIENT_EVENT_DEPTH_MAX };
     struct buffer body = { 0 };
 
     json_put_object(writer, NULL);

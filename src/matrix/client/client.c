@@ -126,6 +126,7 @@ int mxclient_load(struct mxclient *client, const struct sql_unit *unit, int64_t 
         rc = buffer_span(&client->next_batch, row.token.next_batch);
     client->seq_next = sql_row_int(unit, 2, 0, 0) + 1;
     client->unsent = (uint64_t)sql_row_int(unit, 3, 0, 0);
+    client->failed = (uint64_t)sql_row_int(unit, 3, 0, 1);
     for (size_t i = 0; i < CLIENT_LISTS; i++, step++)
         for (uint32_t k = 0; rc == 0 && k < sql_unit_rows(unit, step); k++) {
             mxstore_row(unit, step, k, client_lists[i].kind, &row);

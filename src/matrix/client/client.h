@@ -65,6 +65,7 @@ struct mxclient {
     bool is_account_changed;       /* by a received message; the sync's unit stores the session */
     int64_t seq_next;              /* of the next received event */
     uint64_t unsent;               /* rows of the outbox that are neither sent nor given up */
+    uint64_t failed;               /* rows of the outbox that are given up */
     struct buffer next_batch;      /* the token of the next /sync; empty before the first */
     uint32_t empty_syncs;          /* in a row, that came at once and brought no news */
     uint64_t skipped;              /* members of answers that were not valid */

@@ -32,7 +32,7 @@ static void engine_drop_answer(struct engine *engine, struct engine_loop *loop)
     loop->answer = (struct mxengine_answer){ 0 };
 }
 
-static void engine_drop_loop(struct engine *engine, enum engine_loop_kind kind)
+void engine_drop_loop(struct engine *engine, enum engine_loop_kind kind)
 {
     struct engine_loop *loop = &engine->loops[kind];
 
@@ -45,6 +45,7 @@ static void engine_drop_loops(struct engine *engine)
 {
     for (int i = 0; i < LOOPS; i++)
         engine_drop_loop(engine, (enum engine_loop_kind)i);
+    engine_outbox_fini(engine);
 }
 
 /* Give back the text of rooms that are read, in large pieces. */
@@ -342,21 +343,17 @@ static void engine_pause(struct engine *engine, struct engine_loop *loop, uint64
 }
 
 /* The request of another loop than the session's had a token that is refused. */
-static void engine_on_token_refused(struct engine *engine, struct tr_context *ctx,
-    struct engine_loop *loop, const struct mxclient_outcome *outcome)
+static int engine_on_token_refused(struct engine *engine, struct engine_loop *loop,
+    const struct mxclient_outcome *outcome, struct sql_unit *unit)
 {
     struct mxclient_session *session = &engine->client.session;
     enum mxclient_state former = session->state;
-    struct sql_unit *unit = sql_unit_create(0);
-    int rc = 0;
 
     /* It waits until the session is ACTIVE again; if that never comes, it is dropped. */
     (void)mxclient_session_refused(session, &loop->request, outcome);
     engine_pause(engine, loop, 1);
     engine->loops[LOOP_SESSION].is_wanted = true;
-    if (session->state != former)
-        rc = mxclient_session_put(session, unit);
-    engine_end_step(engine, ctx, rc, unit);
+    return session->state != former ? mxclient_session_put(session, unit) : 0;
 }
 
 /* Free an answer and the document whose texts may point into it. */
@@ -411,19 +408,23 @@ static void engine_take(struct engine *engine, struct tr_context *ctx, enum engi
         engine->status.sync_error = outcome.error != 0 ? outcome.error : TR_EAGAIN;
     if (kind == LOOP_SESSION)
         engine->status.wait_status = outcome.status;
-    if (outcome.verdict == MXCLIENT_LATER)
+    unit = sql_unit_create(0);
+    if (outcome.verdict == MXCLIENT_LATER &&
+        (kind != LOOP_OUTBOX || !engine_outbox_park(engine, &outcome, unit))) {
         engine_pause(engine, loop, outcome.wait_ms);
-    else if (outcome.verdict == MXCLIENT_TOKEN && kind != LOOP_SESSION)
-        engine_on_token_refused(engine, ctx, loop, &outcome);
-    else {
-        unit = sql_unit_create(0);
-        rc = engine_loop_take(engine, kind, &outcome, json_root(&doc), unit);
-        /* A large answer goes before its unit runs. */
         engine_drop_document(engine, kind, &doc);
-        engine_end_step(engine, ctx, rc, unit);
+        sql_unit_destroy(unit);
         return;
     }
+    if (outcome.verdict == MXCLIENT_LATER)
+        rc = 0; /* it is parked */
+    else if (outcome.verdict == MXCLIENT_TOKEN && kind != LOOP_SESSION)
+        rc = engine_on_token_refused(engine, loop, &outcome, unit);
+    else
+        rc = engine_loop_take(engine, kind, &outcome, json_root(&doc), unit);
+    /* A large answer goes before its unit runs. */
     engine_drop_document(engine, kind, &doc);
+    engine_end_step(engine, ctx, rc, unit);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -510,6 +511,8 @@ static bool engine_step(struct engine *engine, struct tr_context *ctx)
         engine_job_start(engine, ctx);
         return true;
     }
+    if (engine_outbox_due_ns(engine) <= engine->now_ns)
+        engine->loops[LOOP_OUTBOX].is_wanted = true;
     /* The homeserver answers /sync while held events are tried again. The other loops come after
      * the held events: these may want keys, which LOOP_KEY_REQUEST asks for. */
     if (engine_start_due(engine, ctx, LOOP_SESSION, LOOP_SYNC))
@@ -543,6 +546,8 @@ static uint64_t engine_due_ns(const struct engine *engine)
     if (engine->phase == ENGINE_EMPTY)
         return engine->load_due_ns;
     due = engine_token_due_ns(engine);
+    if (engine_outbox_due_ns(engine) > engine->now_ns && engine_outbox_due_ns(engine) < due)
+        due = engine_outbox_due_ns(engine);
     for (int i = 0; i < LOOPS; i++) {
         const struct engine_loop *loop = &engine->loops[i];
         bool is_due = loop->state == LOOP_PAUSED || (loop->state == LOOP_IDLE && loop->is_wanted);
@@ -646,7 +651,7 @@ static void engine_on_unit(struct engine *engine, struct tr_context *ctx, struct
         next = sql_unit_create(0);
         engine_end_step(engine, ctx, engine_outbox_choose(engine, unit, next), next);
     } else {
-        engine_job_rows(engine, unit);
+        engine_job_rows(engine, ctx, unit);
         return; /* the job owns the unit */
     }
     sql_unit_destroy(unit);
@@ -708,8 +713,6 @@ static void engine_finish(void *self)
     if (engine->options->transport.end != NULL)
         engine->options->transport.end(engine->options->transport.data);
     mxclient_fini(&engine->client);
-    buffer_free(&engine->sending_room);
-    buffer_free(&engine->sending_txn);
     mx_wipe_buffer(&engine->user);
     mx_wipe_buffer(&engine->password);
     sql_client_fini(&engine->sql);

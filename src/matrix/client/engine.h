@@ -9,6 +9,7 @@
  *    unit of the last answer.
  * 3. Each loop has one request at a time. A failed one waits before it is repeated, never zero
  *    milliseconds, with the same target and body.
+ *    A request that is over a limit counts as refused: no request makes the engine fall.
  * 4. Every job is answered once. A job under way ends with the engine.
  * 5. Only the actor touches the client. Time and randomness come from the environment. */
 #ifndef MATRIX_CLIENT_ENGINE_H
@@ -81,6 +82,10 @@ struct mxengine_transport {
     X(ROOMS, "list the rooms; `rows` has rows of MXSTORE_IS_room")                                 \
     X(EVENTS, "list readable events after `after_seq`; `rows` has rows of MXSTORE_IS_event")       \
     X(SENT, "wait until the event with the id TEXT has left; `id` is the server's, or the reason") \
+    X(OUTBOX, "list unsent events after the number `after_seq`; `rows`: of MXSTORE_IS_outbox")     \
+    X(DROP,                                                                                        \
+        "forget the unsent event with the id TEXT; if it was asked for, the server may have it")   \
+    X(RETRY, "send the unsent event with the id TEXT now, as if it had not been tried")            \
     X(DEVICES, "list the devices of USER; `text` is a JSON array")                                 \
     X(EXPORT, "write all received sessions to `text`, for a key file")                             \
     X(IMPORT, "take the sessions TEXT of a key file; `import` counts them")                        \
@@ -127,6 +132,7 @@ struct mxengine_status {
     uint64_t undecrypted; /* since the load */
     uint64_t skipped;
     uint64_t unsent;      /* accepted events that have not left */
+    uint64_t failed;      /* accepted events that were given up; they are kept */
     bool is_halted;       /* one waits until all devices of its room's members are verified */
     bool is_stalled;      /* the server takes events, and its /sync stands still */
     uint32_t gaps;        /* in timelines, not filled yet */
@@ -186,7 +192,8 @@ struct mxengine_message {
  *   TR_EBUSY    LOGIN: logged in already, or another login is under way; LOGOUT: no session;
  *               ACT: not at this step
  *   TR_ENOENT   the room, the event, the device or the verification is not known; STATE: the room
- *               has no such event. `id` is the server's answer, if it said so
+ *               has no such event; DROP, RETRY: the event has left, or was dropped. `id` is the server's
+ *               answer, if it said so
  *   TR_EPROTO   an answer is not as the specification has it; LOGIN: `id` says which one
  *   MX_EALGORITHM  SEND: the room is encrypted in a way that is not known here
  *   TR_EFULL    MXENGINE_JOBS_MAX jobs wait

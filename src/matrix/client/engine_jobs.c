@@ -162,8 +162,9 @@ static bool jobs_has_session(const struct engine *engine)
 /* Return whether a job works on the nouns of a session. Reads also work after a logout. */
 static bool job_needs_session(const struct mxengine_job *job)
 {
-    return job->verb >= MXENGINE_DEVICES && job->verb <= MXENGINE_DOWNLOAD &&
-           job->verb != MXENGINE_NEWS && job->verb != MXENGINE_EXPORT;
+    return job->verb == MXENGINE_RETRY ||
+           (job->verb >= MXENGINE_DEVICES && job->verb <= MXENGINE_DOWNLOAD &&
+               job->verb != MXENGINE_NEWS && job->verb != MXENGINE_EXPORT);
 }
 
 static void job_send(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
@@ -195,15 +196,18 @@ static void job_send(struct engine *engine, struct tr_context *ctx, struct mxeng
 static void job_read(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
 {
     struct sql_unit *unit = sql_unit_create(0);
-    uint32_t count = job->count_max;
+    uint32_t count = job->count_max == 0 || job->count_max > MXENGINE_EVENTS_MAX
+                         ? MXENGINE_EVENTS_MAX
+                         : job->count_max;
 
     if (job->verb == MXENGINE_ROOMS)
         mxstore_list(unit, MXSTORE_IS_room);
-    else if (job->verb == MXENGINE_SENT)
+    else if (job->verb == MXENGINE_OUTBOX)
+        mxstore_get_outbox(unit, job->after_seq, count);
+    else if (job->verb == MXENGINE_EVENTS)
+        mxstore_get_events(unit, job->after_seq, count);
+    else /* SENT, DROP, RETRY */
         mxstore_get(unit, MXSTORE_IS_outbox, mxclient_span(&job->args[MXENGINE_TEXT]));
-    else
-        mxstore_get_events(unit, job->after_seq,
-            count == 0 || count > MXENGINE_EVENTS_MAX ? MXENGINE_EVENTS_MAX : count);
     engine->unit_job = job;
     engine_read(engine, ctx, UNIT_JOB, unit);
 }
@@ -229,13 +233,45 @@ static void job_take_sent(
     engine_job_answer(job, rc);
 }
 
-void engine_job_rows(struct engine *engine, struct sql_unit *rows)
+/* Drop or retry the event that was read. */
+static void job_take_outbox(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job,
+    const struct sql_unit *rows)
+{
+    struct mxclient *client = &engine->client;
+    struct mxstore_outbox row = { .sending = MXSTORE_SENT };
+    struct mxclient_room *room;
+    struct sql_unit *unit;
+    bool is_retry = job->verb == MXENGINE_RETRY;
+
+    if (sql_unit_rows(rows, 0) > 0)
+        mxstore_row(rows, 0, 0, MXSTORE_IS_outbox, &row);
+    if (row.sending == MXSTORE_SENT) {
+        engine_job_answer(job, TR_ENOENT);
+        return;
+    }
+    unit = sql_unit_create(0);
+    (is_retry ? mxstore_retry_outbox : mxstore_drop_outbox)(unit, row.txn_id);
+    *(row.sending == MXSTORE_FAILED ? &client->failed : &client->unsent) -= 1;
+    client->unsent += is_retry ? 1 : 0;
+    room = mxclient_rooms_find(&client->rooms, row.room_id);
+    if (room != NULL)
+        room->next_send_ms = 0;
+    engine_outbox_forget(engine, row.txn_id);
+    engine->has_unsent = engine->is_unit_news = true; /* a job may wait for this event */
+    engine->unit_job = job;
+    engine_store(engine, ctx, unit);
+}
+
+void engine_job_rows(struct engine *engine, struct tr_context *ctx, struct sql_unit *rows)
 {
     struct mxengine_job *job = engine->unit_job;
 
     engine->unit_job = NULL;
-    if (job->verb == MXENGINE_SENT) {
-        job_take_sent(engine, job, rows);
+    if (job->verb == MXENGINE_SENT || job->verb == MXENGINE_DROP || job->verb == MXENGINE_RETRY) {
+        if (job->verb == MXENGINE_SENT)
+            job_take_sent(engine, job, rows);
+        else
+            job_take_outbox(engine, ctx, job, rows);
         sql_unit_destroy(rows);
         return;
     }
@@ -345,6 +381,9 @@ static void (*const job_starts[MXENGINE_VERB_COUNT])(
     [MXENGINE_ROOMS] = job_read,
     [MXENGINE_EVENTS] = job_read,
     [MXENGINE_SENT] = job_read,
+    [MXENGINE_OUTBOX] = job_read,
+    [MXENGINE_DROP] = job_read,
+    [MXENGINE_RETRY] = job_read,
     [MXENGINE_DEVICES] = engine_job_devices,
     [MXENGINE_EXPORT] = job_export,
     [MXENGINE_IMPORT] = engine_job_import,
@@ -444,6 +483,8 @@ static int room_take_text(struct mxengine_job *job, const struct json *body)
 
     if (job->verb == MXENGINE_MEMBERS)
         return room_put_members(body, &job->text);
+    if (mxclient_is_deeper(body, MXCLIENT_EVENT_DEPTH_MAX))
+        return MX_ETOOBIG;
     json_put_value(&writer, NULL, body);
     return json_writer_end(&writer);
 }
@@ -513,6 +554,10 @@ void mxengine_explain(const struct mxengine_status *status, struct buffer *out)
     else if (status->sync_error != 0)
         (void)buffer_format(out, "The homeserver does not answer (%s); the engine asks again.",
             tr_error_text(status->sync_error));
+    else if (status->failed > 0)
+        (void)buffer_format(out, "%llu message%s could not be sent and %s kept: retry or drop %s.",
+            (unsigned long long)status->failed, status->failed == 1 ? "" : "s",
+            status->failed == 1 ? "is" : "are", status->failed == 1 ? "it" : "them");
 }
 
 /* Return how long the session's loop pauses before it asks again. */
@@ -541,6 +586,7 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
     ret_status->unsent = client->unsent;
+    ret_status->failed = client->failed;
     ret_status->is_halted = engine->is_halted && client->unsent > 0;
     ret_status->gaps = client->gaps.count;
     ret_status->is_settled = engine->phase == ENGINE_SYNCED && client->keys.has_device_keys;

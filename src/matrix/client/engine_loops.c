@@ -8,12 +8,18 @@
 #include "matrix/client/timeline.h"
 #include "support/log.h"
 
-/* The request of a loop is written: ask after the COMMIT. */
+/* The request of a loop is written: ask after the COMMIT. One that is over a limit counts as refused:
+ * it ends like any other request, and the engine goes on. */
 static int loop_ready(struct engine_loop *loop)
 {
     int rc = mxclient_request_error(&loop->request);
 
     tr_assert(loop->state == LOOP_IDLE);
+    if (rc == TR_ELIMIT) {
+        loop->answer = (struct mxengine_answer){ .failed = TR_ETOOBIG };
+        loop->state = LOOP_ANSWERED;
+        return 0;
+    }
     if (rc != 0)
         mxclient_request_fini(&loop->request);
     else
@@ -475,7 +481,17 @@ static const struct {
 
 int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct sql_unit *unit)
 {
-    return loop_rules[kind].start(engine, unit);
+    struct engine_loop *loop = &engine->loops[kind];
+    int rc = loop_rules[kind].start(engine, unit);
+
+    if (rc == 0 || rc == TR_ENOMEM)
+        return rc;
+    log_write(LOG_WARN, "matrix", "request-not-written",
+        (const struct log_field[]){ LOG_INT("loop", kind), LOG_TEXT("error", mx_error_text(rc)) },
+        2);
+    engine->status.error = rc;
+    loop_back_off(engine, loop);
+    return 0;
 }
 
 int engine_loop_take(struct engine *engine, enum engine_loop_kind kind,

@@ -57,11 +57,21 @@ struct engine_queue {
 };
 
 /* The purpose of the request of LOOP_OUTBOX. */
-enum engine_sending { SENDING_EVENT, SENDING_MEMBERS, SENDING_CLAIM, SENDING_SHARE };
+enum engine_sending_kind { SENDING_EVENT, SENDING_MEMBERS, SENDING_CLAIM, SENDING_SHARE };
+struct engine_sending {
+    enum engine_sending_kind kind;
+    struct buffer room_id;
+    struct buffer txn_id;
+    uint32_t members; /* member_changes of the room when its members were asked for */
+    int64_t attempts; /* of the event, as its row counts them */
+    bool is_first;    /* of the event: the server cannot have had it before */
+};
 
 enum {
     ENGINE_RELEASE_ROOMS = 16,
     ENGINE_OUTBOX_HEADS = 64,
+    ENGINE_PARKED_MAX = 64,
+    ENGINE_TRIES_MAX = 10, /* of an event that the server answers with 5xx; then it is given up */
     ENGINE_PAUSE_MS = 60 * 1000,
     ENGINE_LOOK_MS = 60 * 60 * 1000, /* the longest timer for a token: the clock may have jumped */
     ENGINE_TOO_BIG_MS = 60 * 60 * 1000,
@@ -69,6 +79,13 @@ enum {
     ENGINE_STALL_MS = 5 * 60 * 1000, /* our own events come back sooner */
     ENGINE_PRUNE_MS = 24 * 60 * 60 * 1000,
     ENGINE_SENT_LIFE_MS = 7 * 24 * 60 * 60 * 1000
+};
+
+/* A request of LOOP_OUTBOX that the server could not answer. Its room waits, the others do not. */
+struct engine_parked {
+    struct engine_sending sending; /* room_id is empty: the place is free */
+    struct mxclient_request request;
+    uint64_t due_ns;
 };
 
 /* The held events that are tried again. */
@@ -99,15 +116,12 @@ struct engine {
     struct engine_loop loops[LOOPS];
     /* the outbox */
     bool has_unsent;
-    enum engine_sending sending;
-    struct buffer sending_room;
-    struct buffer sending_txn;
-    bool is_halted;           /* the policy holds an event back */
-    int64_t pruned_ms;        /* when sent rows were dropped last; 0: not in this life */
-    bool is_first_send;       /* of the event under way: the server cannot have had it before */
-    uint64_t moved_ns;        /* when the token of /sync moved last */
-    uint64_t unechoed_ns;     /* an event was sent then, and the token has not moved since; or 0 */
-    uint32_t sending_members; /* member_changes of the room when its members were asked for */
+    struct engine_sending sending;
+    struct engine_parked parked[ENGINE_PARKED_MAX];
+    bool is_halted;       /* the policy holds an event back */
+    int64_t pruned_ms;    /* when sent rows were dropped last; 0: not in this life */
+    uint64_t moved_ns;    /* when the token of /sync moved last */
+    uint64_t unechoed_ns; /* an event was sent then, and the token has not moved since; or 0 */
     struct engine_release release;
     struct span forgotten; /* text of the answer to /sync that is read and not given back yet */
     /* jobs */
@@ -158,6 +172,8 @@ void engine_read(
 void engine_fall(struct engine *engine, int rc);
 /* Return whether the login has ended: for good, or until a user logs in again. */
 bool engine_is_over(const struct engine *engine);
+/* Drop the request and the answer of a loop, which is IDLE then. */
+void engine_drop_loop(struct engine *engine, enum engine_loop_kind kind);
 /* Return the tag of a loop's last ask. */
 uint32_t engine_tag(const struct engine *engine, enum engine_loop_kind kind);
 /* Say that a loop may start now. A request that waits for its next try keeps its pause. */
@@ -171,7 +187,9 @@ void engine_wake_readers(struct engine *engine);
 
 /* ---- engine_loops.c --------------------------------------------------------------------------- */
 
-/* Start a loop that is idle. It adds steps to the unit, and may leave a request: READY. */
+/* Start a loop that is idle. It adds steps to the unit, and may leave a request: READY. A request that
+ * cannot be written concerns its loop alone, which tries again later; the unit has what changed. Fails
+ * with TR_ENOMEM alone. */
 int engine_loop_start(struct engine *engine, enum engine_loop_kind kind, struct sql_unit *unit);
 /* Take an outcome, MXCLIENT_DONE or MXCLIENT_REFUSED; of the session's loop also MXCLIENT_TOKEN. The
  * loop is IDLE then. */
@@ -185,6 +203,16 @@ int engine_outbox_choose(
     struct engine *engine, const struct sql_unit *unsent, struct sql_unit *unit);
 int engine_outbox_take(struct engine *engine, const struct mxclient_outcome *outcome,
     const struct json *body, struct sql_unit *unit);
+/* Take an answer that says nothing about the request but that the server failed: park the request, so
+ * that other rooms go on, or give the event up after ENGINE_TRIES_MAX. False if the whole loop has to
+ * wait: the server answers nobody, or asks for a pause. */
+bool engine_outbox_park(
+    struct engine *engine, const struct mxclient_outcome *outcome, struct sql_unit *unit);
+/* Return when a parked request is due; UINT64_MAX: none is parked. */
+uint64_t engine_outbox_due_ns(const struct engine *engine);
+/* Forget the request that sends an event, if there is one: its row changes. */
+void engine_outbox_forget(struct engine *engine, struct span txn_id);
+void engine_outbox_fini(struct engine *engine);
 
 /* ---- engine_jobs.c ---------------------------------------------------------------------------- */
 
@@ -209,7 +237,7 @@ void engine_job_wait(struct engine *engine, struct mxengine_job *job);
 /* Start the first job of the queue. */
 void engine_job_start(struct engine *engine, struct tr_context *ctx);
 /* Take the rows of a job that reads. */
-void engine_job_rows(struct engine *engine, struct sql_unit *rows);
+void engine_job_rows(struct engine *engine, struct tr_context *ctx, struct sql_unit *rows);
 /* Write the next request of LOOP_ROOM, if there is one. */
 int engine_room_start(struct engine *engine);
 int engine_room_take(

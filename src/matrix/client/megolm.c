@@ -199,10 +199,12 @@ static int megolm_read_plaintext(
     const struct mxclient_room *room, struct json_doc *doc, struct mxclient_cleartext *text)
 {
     struct span room_id;
-    int rc = json_parse_copy(doc, mxclient_span(&text->text), JSON_UNIQUE_KEYS);
+    int rc;
 
+    doc->depth_max = MXCLIENT_EVENT_DEPTH_MAX;
+    rc = json_parse_copy(doc, mxclient_span(&text->text), JSON_UNIQUE_KEYS);
     if (rc != 0)
-        return rc == TR_ENOMEM ? rc : MX_EFORMAT;
+        return rc == TR_ENOMEM ? rc : rc == TR_ELIMIT ? MX_ETOOBIG : MX_EFORMAT;
     if (!json_string(json_get(json_root(doc), "room_id"), &room_id) ||
         !span_equal(room_id, mxclient_id(&room->entry)) ||
         !mxclient_read_id(json_get(json_root(doc), "type"), &text->type) ||

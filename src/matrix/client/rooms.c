@@ -19,6 +19,19 @@ static int64_t rooms_read_time(const struct json *value)
     return json_kind(value) == JSON_REAL ? most : 0; /* digits that do not fit an int64_t */
 }
 
+/* Recurses, at most `depth` levels. */
+bool mxclient_is_deeper(const struct json *value, uint32_t depth)
+{
+    if (json_kind(value) != JSON_OBJECT && json_kind(value) != JSON_ARRAY)
+        return false;
+    if (depth == 0)
+        return true;
+    for (struct json_iter it = json_iterate(value); json_next(&it);)
+        if (mxclient_is_deeper(it.value, depth - 1))
+            return true;
+    return false;
+}
+
 bool mxclient_event_read(const struct json *value, struct mxclient_event *ret_event)
 {
     struct mxclient_event event = { .json = value, .content = json_get(value, "content") };

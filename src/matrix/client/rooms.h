@@ -16,7 +16,10 @@
 enum {
     MXCLIENT_TYPE_BYTES_MAX = 255,
     MXCLIENT_EVENT_BYTES_MAX = 128 << 10, /* as JSON; servers refuse events over 64 KiB */
-    MXCLIENT_ROOM_NAME_BYTES_MAX = 1024,  /* a longer name is none */
+    /* Objects and arrays of an event within each other, so that its content fits into an answer that
+     * nests it further (JSON_WRITE_DEPTH_MAX). */
+    MXCLIENT_EVENT_DEPTH_MAX = 48,
+    MXCLIENT_ROOM_NAME_BYTES_MAX = 1024, /* a longer name is none */
     MXCLIENT_ROTATION_MESSAGES = 100,
     MXCLIENT_ROTATION_MESSAGES_MAX = 10000,
     MXCLIENT_ROTATION_MS = 7 * 24 * 60 * 60 * 1000,
@@ -37,6 +40,9 @@ struct mxclient_event {
 /* Read an event; false if its type, sender, content or (unless it is state) event id is missing or
  * not valid. */
 bool mxclient_event_read(const struct json *value, struct mxclient_event *ret_event);
+
+/* Return whether objects and arrays of a value stand deeper within each other than this. */
+bool mxclient_is_deeper(const struct json *value, uint32_t depth);
 
 enum mxclient_membership { MXCLIENT_LEFT, MXCLIENT_INVITED, MXCLIENT_JOINED };
 

@@ -101,8 +101,11 @@ static int sync_take_event(
         rc = sync_take_cipher(intake, room, event, &row);
     if (rc != TR_EAGAIN)
         return rc;
-    json_put_value(&writer, NULL, event->json);
-    rc = json_writer_end(&writer);
+    if (!mxclient_is_deeper(event->json, MXCLIENT_EVENT_DEPTH_MAX)) {
+        json_put_value(&writer, NULL, event->json);
+        rc = json_writer_end(&writer);
+    } else
+        rc = TR_ELIMIT;
     row.body = mxclient_span(&body);
     if (rc == TR_ELIMIT) {
         row.status = MXSTORE_ABANDONED;

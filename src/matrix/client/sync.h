@@ -4,7 +4,8 @@
  * 1. The unit has everything of the answer and the move of next_batch from the token that was asked
  *    with: all is stored or nothing. The next request is written after the COMMIT.
  * 2. A member of the answer that is not valid is skipped and counted. Only an answer without a
- *    next_batch is refused as a whole.
+ *    next_batch is refused as a whole. An event that is too long or nests too deep is stored without
+ *    its body (MX_ETOOBIG): every stored body can be written into an answer.
  * 3. Ciphertext is stored as it came, held, and lowers the room's floor in the same unit. A
  *    plaintext event in an encrypted room is stored and never handed out (MX_ESIGNATURE).
  * 4. A limited timeline leaves a gap row, from its prev_batch back to the token asked with.
@@ -18,7 +19,7 @@ enum {
     MXCLIENT_SYNC_TIMEOUT_MS = 30 * 1000,
     MXCLIENT_SYNC_QUICK_MS = 1000, /* an empty answer sooner than this is followed by a pause */
     MXCLIENT_SYNC_PAUSE_MAX_MS = 30 * 1000,
-    MXCLIENT_SYNC_TOKEN_BYTES_MAX = 2048,
+    MXCLIENT_SYNC_TOKEN_BYTES_MAX = 1024, /* both ends of a gap fit into one target (timeline.c) */
 };
 
 /* Write the request. `is_first`: after a start or a lost connection, the server answers at once. */

@@ -109,6 +109,11 @@ static struct span timeline_far(const struct mxclient_gap *gap)
     return mxclient_span(gap->is_backward ? &gap->until_token : &gap->from_token);
 }
 
+/* A token may need three bytes of the target for each of its own, and so may the room's id. */
+enum { TIMELINE_TOKENS_MAX = 2 * MXCLIENT_SYNC_TOKEN_BYTES_MAX };
+_Static_assert(3 * (TIMELINE_TOKENS_MAX + MXCLIENT_ID_BYTES_MAX) + 128 <= MXCLIENT_TARGET_BYTES_MAX,
+    "every gap can be asked for");
+
 bool mxclient_timeline_next(
     struct mxclient *client, int64_t now_ms, struct mxclient_request *request)
 {
@@ -124,7 +129,8 @@ bool mxclient_timeline_next(
     mxclient_request_init(
         request, MXCLIENT_MESSAGES, (struct span[]){ mxclient_span(&gap->room_id) });
     mxclient_request_query(request, "from", mxclient_span(timeline_near(gap)));
-    mxclient_request_query(request, "to", timeline_far(gap));
+    if (timeline_near(gap)->size + timeline_far(gap).size <= TIMELINE_TOKENS_MAX)
+        mxclient_request_query(request, "to", timeline_far(gap));
     mxclient_request_query(request, "dir", gap->is_backward ? SPAN("b") : SPAN("f"));
     mxclient_request_query_int(request, "limit", MXCLIENT_WALK_PAGE_EVENTS);
     return true;

@@ -16,7 +16,9 @@
  * 5. No answer makes a walk spin. A page without events whose `end` is the token asked with is the
  *    last. A page with events and that `end`, or an `end` met before, stalls the walk: it goes on
  *    after an hour, from the other end.
- * 6. One request at a time for all rooms; gaps of rooms that we are not in wait. */
+ * 6. Both ends of a gap fit into the target of a request. Former versions stored longer ones: their
+ *    walk names no end, and goes on until the server has no further page.
+ * 7. One request at a time for all rooms; gaps of rooms that we are not in wait. */
 #ifndef MATRIX_CLIENT_TIMELINE_H
 #define MATRIX_CLIENT_TIMELINE_H
 

@@ -268,7 +268,8 @@ SQL_STATEMENT(get_unread, SELECT(MXSTORE_UNREAD, "event") " WHERE status IN (0, 
 SQL_STATEMENT(count_unread, "SELECT status, reason, COUNT(*) FROM mx_event WHERE status IN (0, 5)"
                             " GROUP BY status, reason ORDER BY status, reason");
 SQL_STATEMENT(get_last_seq, "SELECT COALESCE(MAX(seq), 0) FROM mx_event");
-SQL_STATEMENT(count_unsent, "SELECT COUNT(*) FROM mx_outbox WHERE sending < $1");
+SQL_STATEMENT(count_unsent, "SELECT COUNT(CASE WHEN sending <= 1 THEN 1 END),"
+                            " COUNT(CASE WHEN sending = 3 THEN 1 END) FROM mx_outbox");
 SQL_STATEMENT(prune_outbox, "DELETE FROM mx_outbox WHERE sending = $1 AND created_ms < $2");
 SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
 SQL_STATEMENT(drop_withheld, "DELETE FROM mx_withheld WHERE room_id = $1 AND session_id = $2");
@@ -281,10 +282,18 @@ SQL_STATEMENT(get_unsent,
                                      " IN (SELECT MIN(" TXN_NUMBER
                                      ") FROM mx_outbox WHERE sending <= 1"
                                      " GROUP BY room_id) ORDER BY " TXN_NUMBER " LIMIT $1");
+SQL_STATEMENT(get_outbox,
+    SELECT(MXSTORE_OUTBOX, "outbox") " WHERE sending <> 2 AND " TXN_NUMBER
+                                     " > $1 ORDER BY " TXN_NUMBER " LIMIT $2");
 SQL_STATEMENT(set_body, "UPDATE mx_outbox SET type = $2, body = $3 WHERE txn_id = $1"
                         " AND sending = 0 AND body IS NULL");
 SQL_STATEMENT(fail_outbox,
     "UPDATE mx_outbox SET sending = 3, reason = $2 WHERE txn_id = $1 AND sending <= 1");
+SQL_STATEMENT(delay_outbox,
+    "UPDATE mx_outbox SET sending = 0, reason = $2 WHERE txn_id = $1 AND sending = 1");
+SQL_STATEMENT(retry_outbox, "UPDATE mx_outbox SET sending = 0, attempts = 0, reason = NULL"
+                            " WHERE txn_id = $1 AND sending <> 2");
+SQL_STATEMENT(drop_outbox, "DELETE FROM mx_outbox WHERE txn_id = $1 AND sending <> 2");
 SQL_STATEMENT(claim_outbox,
     "UPDATE mx_outbox SET sending = 1, lease_until_ms = $3, attempts = attempts + 1"
     " WHERE txn_id = $1 AND (sending = 0 OR (sending = 1 AND lease_until_ms <= $2))");
@@ -372,6 +381,14 @@ void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max)
     sql_unit_int(unit, count_max);
 }
 
+void mxstore_get_outbox(struct sql_unit *unit, int64_t after, uint32_t count_max)
+{
+    _Static_assert(MXSTORE_SENT == 2 && MXSTORE_FAILED == 3, "in SQL");
+    sql_unit_step(unit, &get_outbox, SQL_ROWS_ANY);
+    sql_unit_int(unit, after);
+    sql_unit_int(unit, count_max);
+}
+
 void mxstore_set_body(struct sql_unit *unit, struct span txn_id, struct span type, struct span body)
 {
     sql_unit_step(unit, &set_body, 1);
@@ -385,6 +402,25 @@ void mxstore_fail_outbox(struct sql_unit *unit, struct span txn_id, struct span 
     sql_unit_step(unit, &fail_outbox, 1);
     sql_unit_text(unit, txn_id);
     sql_unit_text(unit, reason);
+}
+
+void mxstore_delay_outbox(struct sql_unit *unit, struct span txn_id, struct span reason)
+{
+    sql_unit_step(unit, &delay_outbox, 1);
+    sql_unit_text(unit, txn_id);
+    sql_unit_text(unit, reason);
+}
+
+void mxstore_retry_outbox(struct sql_unit *unit, struct span txn_id)
+{
+    sql_unit_step(unit, &retry_outbox, 1);
+    sql_unit_text(unit, txn_id);
+}
+
+void mxstore_drop_outbox(struct sql_unit *unit, struct span txn_id)
+{
+    sql_unit_step(unit, &drop_outbox, 1);
+    sql_unit_text(unit, txn_id);
 }
 
 void mxstore_judge_held(
@@ -419,7 +455,6 @@ void mxstore_get_last_seq(struct sql_unit *unit)
 void mxstore_count_unsent(struct sql_unit *unit)
 {
     sql_unit_step(unit, &count_unsent, 1);
-    sql_unit_int(unit, MXSTORE_SENT);
 }
 
 void mxstore_prune_outbox(struct sql_unit *unit, int64_t before_ms)

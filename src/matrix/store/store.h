@@ -257,9 +257,13 @@ void mxstore_get_unread(struct sql_unit *unit, int64_t after_seq, uint32_t count
 void mxstore_count_unread(struct sql_unit *unit);
 /* Add the step that reads the oldest unsent outbox row of each room, the oldest first. */
 void mxstore_get_unsent(struct sql_unit *unit, uint32_t count_max);
+/* Add the step that reads the outbox rows that are not sent, given up ones too, in their order, whose
+ * number (of the transaction id) is above `after`. */
+void mxstore_get_outbox(struct sql_unit *unit, int64_t after, uint32_t count_max);
 /* Add the step that reads the largest seq of an event, one integer; 0 without events. */
 void mxstore_get_last_seq(struct sql_unit *unit);
-/* Add the step that counts the outbox rows that are neither sent nor given up, one integer. */
+/* Add the step that counts the outbox rows that are neither sent nor given up, and those that are
+ * given up: two integers. */
 void mxstore_count_unsent(struct sql_unit *unit);
 /* Copy a row of a step that has ended. Spans point into the unit. */
 void mxstore_row(const struct sql_unit *unit, uint32_t step, uint32_t row, enum mxstore_kind kind,
@@ -297,7 +301,13 @@ void mxstore_set_body(
     struct sql_unit *unit, struct span txn_id, struct span type, struct span body);
 /* Give up an outbox row; it is kept, with the reason. */
 void mxstore_fail_outbox(struct sql_unit *unit, struct span txn_id, struct span reason);
-/* Claim an outbox row until `lease_until_ms`: it is pending, or its lease ended before now. */
+/* Make a claimed outbox row pending again, with the reason why this try failed. */
+void mxstore_delay_outbox(struct sql_unit *unit, struct span txn_id, struct span reason);
+/* Make an outbox row that is not sent pending, as if it had not been tried; or forget it. */
+void mxstore_retry_outbox(struct sql_unit *unit, struct span txn_id);
+void mxstore_drop_outbox(struct sql_unit *unit, struct span txn_id);
+/* Claim an outbox row until `lease_until_ms`, which counts an attempt: it is pending, or its lease
+ * ended before now. */
 void mxstore_claim_outbox(
     struct sql_unit *unit, struct span txn_id, int64_t now_ms, int64_t lease_until_ms);
 /* Note the answer to a claimed outbox row. */

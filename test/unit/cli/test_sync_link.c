@@ -301,7 +301,8 @@ TEST(sync_link, a_process_of_another_user_is_not_served)
 
 /* ---- stored events ---------------------------------------------------------------------------- */
 
-static void held_put(struct stage *stage, const char *id, int64_t seq, int status, int reason)
+static void event_put(
+    struct stage *stage, const char *id, int64_t seq, int status, int reason, struct span body)
 {
     struct sql_unit *unit = sql_unit_create(0);
 
@@ -314,9 +315,14 @@ static void held_put(struct stage *stage, const char *id, int64_t seq, int statu
             .origin_ms = 1000 + seq,
             .status = status,
             .reason = reason,
-            .body = SPAN("{}") });
+            .body = body });
     CHECK_EQ_INT(sql_write_wait(stage->place.sql, unit), 0);
     sql_unit_destroy(unit);
+}
+
+static void held_put(struct stage *stage, const char *id, int64_t seq, int status, int reason)
+{
+    event_put(stage, id, seq, status, reason, SPAN("{}"));
 }
 
 /* Ask, and compare the line of the answer. */
@@ -405,6 +411,31 @@ TEST(sync_link, a_timeline_has_all_events_by_their_numbers)
         for (size_t i = 0; i < count; i++)
             CHECK_EQ_INT(seqs[i], ++after);
     CHECK_EQ_INT(after, COUNT);
+    stage_stop(&stage);
+}
+
+/* A database of a former version has events that nest deeper than an answer may. */
+TEST(sync_link, an_event_too_deep_for_the_answer_is_written_without_its_content)
+{
+    struct buffer body = { 0 };
+    struct stage stage;
+
+    stage_start(&stage);
+    (void)buffer_text(&body, "{\"content\":{\"a\":");
+    for (int i = 0; i < 62; i++)
+        (void)buffer_text(&body, "[");
+    for (int i = 0; i < 62; i++)
+        (void)buffer_text(&body, "]");
+    (void)buffer_text(&body, "}}");
+    event_put(&stage, "$1", 1, MXSTORE_ENQUEUED, 0, mxclient_span(&body));
+    event_put(&stage, "$2", 2, MXSTORE_ENQUEUED, 0, SPAN("{\"content\":{\"a\":1}}"));
+    held_check(&stage, "{\"id\":5,\"do\":\"events\"}\n",
+        "{\"id\":5,\"ok\":true,\"events\":["
+        "{\"seq\":1,\"roomId\":\"!r:x\",\"eventId\":\"$1\",\"sender\":\"@a:x\","
+        "\"type\":\"m.room.encrypted\",\"originMs\":1001},"
+        "{\"seq\":2,\"roomId\":\"!r:x\",\"eventId\":\"$2\",\"sender\":\"@a:x\","
+        "\"type\":\"m.room.encrypted\",\"originMs\":1002,\"content\":{\"a\":1}}]}");
+    buffer_free(&body);
     stage_stop(&stage);
 }
 

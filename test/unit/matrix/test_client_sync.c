@@ -484,11 +484,17 @@ TEST(sync, an_event_too_long_or_too_deep_is_stored_without_its_body)
     put_large(&body, "$2", 1, 900);
     (void)buffer_text(&body, ",");
     put_large(&body, "$3", 60000, 3);
+    (void)buffer_text(&body, ",");
+    put_large(&body, "$4", 1, MXCLIENT_EVENT_DEPTH_MAX - 2); /* in the content, in the event */
+    (void)buffer_text(&body, ",");
+    put_large(&body, "$5", 1, MXCLIENT_EVENT_DEPTH_MAX - 1);
     (void)buffer_text(&body, "]}}}}}");
     CHECK_EQ_INT(mx_sync_take(&stage, mx_stage_span(&body), 5000), 0);
     mx_sync_check_event(&stage, "$1", MXSTORE_ABANDONED, MX_ETOOBIG);
     mx_sync_check_event(&stage, "$2", MXSTORE_ABANDONED, MX_ETOOBIG);
     mx_sync_check_event(&stage, "$3", MXSTORE_ENQUEUED, 0);
+    mx_sync_check_event(&stage, "$4", MXSTORE_ENQUEUED, 0);
+    mx_sync_check_event(&stage, "$5", MXSTORE_ABANDONED, MX_ETOOBIG);
     buffer_free(&body);
     mx_sync_fini(&stage);
 }

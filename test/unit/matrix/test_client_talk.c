@@ -260,20 +260,27 @@ static void put_message(struct engine *engine, struct mxclient_room *room, const
         0);
 }
 
-static void send_text(struct engine *engine, const char *text)
+/* Send a content; `secret` is not in the request. */
+static void send_content(struct engine *engine, const char *content, const char *secret)
 {
     struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
     struct sql_unit *unit;
     struct mxclient_request request;
-    char content[100];
 
     CHECK_EQ_INT(prepare(engine), MXCLIENT_NEED_NOTHING);
     unit = sql_unit_create(0);
-    snprintf(content, sizeof content, "{\"msgtype\":\"m.text\",\"body\":\"%s\"}", text);
     put_message(engine, room, content, unit, &request);
-    CHECK(memmem(request.body.bytes, request.body.size, text, strlen(text)) == NULL);
+    CHECK(memmem(request.body.bytes, request.body.size, secret, strlen(secret)) == NULL);
     commit(engine, unit);
     (void)ask(engine, &request);
+}
+
+static void send_text(struct engine *engine, const char *text)
+{
+    char content[100];
+
+    snprintf(content, sizeof content, "{\"msgtype\":\"m.text\",\"body\":\"%s\"}", text);
+    send_content(engine, content, text);
 }
 
 /* Read the event with this number; false if it is not stored. */
@@ -790,6 +797,32 @@ TEST(talk, an_event_that_names_another_sender_is_not_believed)
     memcpy(at, "@bob:y", 6);
     sync_once(&talk.bob);
     check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EDEVICE);
+    talk_fini(&talk);
+}
+
+/* Write nested arrays as the value of a text's member. */
+static void put_nested(char out[300], int depth)
+{
+    char open[100] = "", close[100] = "";
+
+    memset(open, '[', (size_t)depth);
+    memset(close, ']', (size_t)depth);
+    snprintf(out, 300, "{\"body\":%s%s}", open, close);
+}
+
+TEST(talk, a_plaintext_that_nests_too_deep_is_abandoned_and_the_next_one_read)
+{
+    char content[300];
+    struct talk talk;
+
+    talk_init(&talk);
+    put_nested(content, MXCLIENT_EVENT_DEPTH_MAX - 1);
+    send_content(&talk.ada, content, "[[[");
+    put_nested(content, MXCLIENT_EVENT_DEPTH_MAX - 2);
+    send_content(&talk.ada, content, "[[[");
+    sync_once(&talk.bob);
+    check_not_got(&talk.bob, 1, MXSTORE_ABANDONED, MX_ETOOBIG);
+    check_got(&talk.bob, 2, "[[[");
     talk_fini(&talk);
 }
 

@@ -374,11 +374,26 @@ int sync_send(struct sync_client *client)
 
 /* ---- tail ------------------------------------------------------------------------------------- */
 
+/* Print the mark of an event's author. It begins the line, so that no text of the network can stand
+ * where a mark does. An event that cannot be read has none. */
+static void tail_print_mark(const struct json *event)
+{
+    const struct json *encryption = json_get(event, "encryption");
+    struct span trust = sync_text(encryption, "trust");
+    struct span former = sync_text(encryption, "formerTrust");
+    bool is_ours = sync_truth(event, "own") && !span_is(trust, "own");
+
+    if (trust.size > 0)
+        printf("[%s%.*s%s%.*s] ", is_ours ? "own, " : "", (int)trust.size, trust.at,
+            former.size > 0 ? ", was " : "", (int)former.size, former.at);
+}
+
 static void tail_print(const struct json *event, struct span saved)
 {
     const struct json *content = json_get(event, "content");
     struct span body = sync_text(content, "body"), type = sync_text(event, "type");
 
+    tail_print_mark(event);
     printf("%s", cli_dim());
     sync_print_safe(sync_text(event, "roomId"));
     printf("%s ", cli_plain());
@@ -474,6 +489,7 @@ static int tail_run(struct sync_client *client, int64_t after, int64_t left)
         sync_call_start(&call, client, "events");
         json_put_int(&call.writer, "after", after);
         json_put_bool(&call.writer, "waits", true);
+        json_put_bool(&call.writer, "own", true);
         json_put_int(
             &call.writer, "timeoutMs", HELD_MS); /* nothing wakes for events without a key */
         rc = sync_call_end(&call);

@@ -198,7 +198,7 @@ static void job_read(struct engine *engine, struct tr_context *ctx, struct mxeng
         mxstore_get(unit, MXSTORE_IS_outbox, mxclient_span(&job->args[MXENGINE_TEXT]));
     else
         mxstore_get_events(unit, job->after_seq,
-            count == 0 || count > MXENGINE_EVENTS_MAX ? MXENGINE_EVENTS_MAX : count);
+            count == 0 || count > MXENGINE_EVENTS_MAX ? MXENGINE_EVENTS_MAX : count, job->own);
     engine->unit_job = job;
     engine_read(engine, ctx, UNIT_JOB, unit);
 }

@@ -205,7 +205,7 @@ const struct cli_command cmd_sync = {
         "  tail                 print decrypted events as they come, and why others cannot be "
         "read\n"
         "    --room R             of this room alone\n"
-        "    --count N            end after N events\n"
+        "    --count N            end after N events of others that can be read\n"
         "    --since SEQ          start after this number, 0 for all (default: new events)\n"
         "    --save DIR           save attachments there\n"
         "                       Each line begins with the trust in the device that wrote it:\n"

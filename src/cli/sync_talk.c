@@ -476,7 +476,7 @@ static bool tail_show_held(struct sync_client *client, int64_t seq, int64_t *aft
 }
 
 /* Show the events after a number until `left` were shown; -1 is no limit. Events that cannot be read
- * are shown and not counted. */
+ * and our own are shown and not counted. */
 static int tail_run(struct sync_client *client, int64_t after, int64_t left)
 {
     int64_t held_after = after;
@@ -501,7 +501,7 @@ static int tail_run(struct sync_client *client, int64_t after, int64_t left)
 
             after = sync_number(it.value, "seq");
             is_good = is_good && tail_show(client, it.value, &is_shown);
-            left -= left > 0 && is_shown;
+            left -= left > 0 && is_shown && !sync_truth(it.value, "own");
         }
         sync_call_fini(&call);
         if (rc == TR_ECANCELLED)

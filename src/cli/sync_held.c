@@ -18,7 +18,7 @@ bool sync_held_read(const struct json *request, struct sql_unit **ret_unit)
     if (span_is(verb, "unread"))
         mxstore_count_unread(*ret_unit);
     else { /* one unit: both steps see the same moment */
-        mxstore_get_events(*ret_unit, after, SYNC_EVENTS_MAX);
+        mxstore_get_events(*ret_unit, after, SYNC_EVENTS_MAX, true);
         mxstore_get_unread(*ret_unit, after, SYNC_EVENTS_MAX);
     }
     return true;
@@ -80,7 +80,7 @@ static void held_put_timeline(
     const struct sql_unit *unit, const struct mx_pickle_key *key, struct json_writer *writer)
 {
     uint32_t readable_count = sql_unit_rows(unit, 0), unread_count = sql_unit_rows(unit, 1);
-    struct mxstore_event readable;
+    struct mxstore_readable readable;
     struct mxstore_unread unread;
 
     for (uint32_t i = 0, j = 0; i + j < readable_count + unread_count;) {
@@ -90,7 +90,7 @@ static void held_put_timeline(
             (!has_unread && unread_count == SYNC_EVENTS_MAX))
             return;
         if (has_readable)
-            mxstore_row(unit, 0, i, MXSTORE_IS_event, &readable);
+            mxstore_row(unit, 0, i, MXSTORE_IS_readable, &readable);
         if (has_unread)
             mxstore_row(unit, 1, j, MXSTORE_IS_unread, &unread);
         if (has_readable && (!has_unread || readable.seq < unread.seq)) {

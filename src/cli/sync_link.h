@@ -60,8 +60,8 @@ int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,
 /* Return whether an answer with this error may have a sentence about it, `result`. */
 bool sync_wire_has_reason(int status);
 /* Write an event that can be read. */
-void sync_wire_put_event(
-    const struct mxstore_event *event, const struct mx_pickle_key *key, struct json_writer *writer);
+void sync_wire_put_event(const struct mxstore_readable *event, const struct mx_pickle_key *key,
+    struct json_writer *writer);
 
 /* ---- sync_held.c: stored events ---------------------------------------------------------------- */
 

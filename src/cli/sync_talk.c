@@ -497,11 +497,26 @@ int sync_send(struct sync_client *client)
 
 /* ---- tail ------------------------------------------------------------------------------------- */
 
+/* Print the mark of an event's author. It begins the line, so that no text of the network can stand
+ * where a mark does. An event that cannot be read has none. */
+static void tail_print_mark(const struct json *event)
+{
+    const struct json *encryption = json_get(event, "encryption");
+    struct span trust = sync_text(encryption, "trust");
+    struct span former = sync_text(encryption, "formerTrust");
+    bool is_ours = sync_truth(event, "own") && !span_is(trust, "own");
+
+    if (trust.size > 0)
+        printf("[%s%.*s%s%.*s] ", is_ours ? "own, " : "", (int)trust.size, trust.at,
+            former.size > 0 ? ", was " : "", (int)former.size, former.at);
+}
+
 static void tail_print(const struct json *event, struct span saved)
 {
     const struct json *content = json_get(event, "content");
     struct span body = sync_text(content, "body"), type = sync_text(event, "type");
 
+    tail_print_mark(event);
     printf("%s", cli_dim());
     sync_print_safe(sync_text(event, "roomId"));
     printf("%s ", cli_plain());
@@ -566,8 +581,8 @@ static int tail_show(struct tail *tail, const struct json *event)
     return rc == TR_ECANCELLED ? rc : is_good ? 0 : TR_ECLOSED;
 }
 
-/* Show the next stored events, by their numbers. Events that cannot be read are shown and not counted.
- * *ret_is_end: there were none. Returns 0, or a code of the engine or of tail_show. */
+/* Show the next stored events, by their numbers. Events that cannot be read and our own are shown and not
+ * counted. * *ret_is_end: there were none. Returns 0, or a code of the engine or of tail_show. */
 static int tail_show_next(struct tail *tail, bool *ret_is_end)
 {
     const char *room = tail->client->arguments->room;
@@ -586,7 +601,8 @@ static int tail_show_next(struct tail *tail, bool *ret_is_end)
         tail->after = sync_number(it.value, "seq");
         if (is_shown)
             rc = tail_show(tail, it.value);
-        tail->left -= tail->left > 0 && is_shown && sync_text(it.value, "unread").size == 0;
+        tail->left -= tail->left > 0 && is_shown && sync_text(it.value, "unread").size == 0 &&
+                      !sync_truth(it.value, "own");
     }
     sync_call_fini(&call);
     return rc;
@@ -602,6 +618,7 @@ static int tail_wait(const struct tail *tail)
     json_put_int(&call.writer, "after", tail->after);
     json_put_int(&call.writer, "count", 1);
     json_put_bool(&call.writer, "waits", true);
+    json_put_bool(&call.writer, "own", true);
     json_put_int(&call.writer, "timeoutMs", HELD_MS);
     rc = sync_call_end(&call);
     sync_call_fini(&call);

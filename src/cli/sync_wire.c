@@ -100,6 +100,8 @@ static int wire_take(struct mxengine_job *job, struct span key, const struct jso
         job->count_max = number < SYNC_EVENTS_MAX ? (uint32_t)number : SYNC_EVENTS_MAX;
     else if (span_is(key, "waits"))
         return json_bool(value, &job->waits) ? 0 : TR_EINVAL;
+    else if (span_is(key, "own"))
+        return json_bool(value, &job->own) ? 0 : TR_EINVAL;
     else if (span_is(key, "timeoutMs") && json_int(value, &number) && number > 0)
         job->timeout_ns = TR_MILLISECONDS((uint64_t)number);
     else if (span_is(key, "act"))
@@ -165,13 +167,30 @@ static void wire_put_rooms(const struct mxengine_job *job, struct json_writer *w
     json_put_end(writer);
 }
 
+/* Write what is known about the author of an event, now and, if that differs, at its decryption. */
+static void wire_put_author(const struct mxstore_readable *event, struct json_writer *writer)
+{
+    json_put_bool(writer, "own", event->is_own != 0);
+    json_put_object(writer, "encryption");
+    if (event->proof != MXSTORE_BY_UNKNOWN)
+        json_put_bool(writer, "encrypted", event->proof != MXSTORE_BY_SERVER);
+    if (event->device_id.size > 0) {
+        json_put_string(writer, "deviceId", event->device_id);
+        json_put_string(writer, "identityKey", event->identity_key);
+    }
+    json_put_text(writer, "trust", mxstore_proof_text(event->proof_now));
+    if (event->proof_now != event->proof)
+        json_put_text(writer, "formerTrust", mxstore_proof_text(event->proof));
+    json_put_end(writer);
+}
+
 /* The answer, the list and the event are around a content. */
 _Static_assert(MXCLIENT_EVENT_DEPTH_MAX + 3 <= JSON_WRITE_DEPTH_MAX, "every event can be written");
 
 /* Write an event. A body that the key does not open, or that nests deeper than the engine stores it
  * today, has no content. */
-void sync_wire_put_event(
-    const struct mxstore_event *event, const struct mx_pickle_key *key, struct json_writer *writer)
+void sync_wire_put_event(const struct mxstore_readable *event, const struct mx_pickle_key *key,
+    struct json_writer *writer)
 {
     struct json_doc doc = { .depth_max = MXCLIENT_EVENT_DEPTH_MAX };
     struct buffer body = { 0 };
@@ -183,6 +202,7 @@ void sync_wire_put_event(
     json_put_string(writer, "sender", event->sender);
     json_put_string(writer, "type", event->type);
     json_put_int(writer, "originMs", event->origin_ms);
+    wire_put_author(event, writer);
     if (mxclient_body_open(key, event->event_id, event->body, &body) == 0 &&
         json_parse_copy(&doc, mxclient_span(&body), 0) == 0)
         json_put_value(writer, "content", json_get(json_root(&doc), "content"));
@@ -195,11 +215,11 @@ void sync_wire_put_event(
 static void wire_put_events(
     const struct mxengine_job *job, const struct mx_pickle_key *key, struct json_writer *writer)
 {
-    struct mxstore_event row;
+    struct mxstore_readable row;
 
     json_put_array(writer, "events");
     for (uint32_t i = 0; i < sql_unit_rows(job->rows, 0); i++) {
-        mxstore_row(job->rows, 0, i, MXSTORE_IS_event, &row);
+        mxstore_row(job->rows, 0, i, MXSTORE_IS_readable, &row);
         sync_wire_put_event(&row, key, writer);
     }
     json_put_end(writer);

@@ -69,6 +69,12 @@ class Running:
         text, self.read = self.read.split(b"\n", 1)
         return json.loads(text)
 
+    def event(self):
+        """Reads on until an event of another device."""
+        while (found := self.line()).get("own"):
+            pass
+        return found
+
     def step(self, name):
         """Reads on until this step of a verification."""
         while (found := self.line())["step"] != name:
@@ -119,8 +125,11 @@ class Device:
                           text=matrix_homeserver.PASSWORD + "\n")
         self.user_id, self.device_id = answer["userId"], answer["deviceId"]
 
+    def device(self, peer):
+        return {device["deviceId"]: device for device in self.ask("devices", peer.user_id)["devices"]}[peer.device_id]
+
     def trust_of(self, peer):
-        return {device["deviceId"]: device["trust"] for device in self.ask("devices", peer.user_id)["devices"]}[peer.device_id]
+        return self.device(peer)["trust"]
 
 
 class Stage:
@@ -446,13 +455,55 @@ def a_tail_prints_what_bob_sends(stage):
     with stage.tail("--room", stage.room, "--count", "3") as tail:
         for number in range(3):
             sent = stage.bob.call("send", roomId=stage.room, text=f"from bob {number}")
-            event = tail.line()
+            event = tail.event()
             assert (event["eventId"], event["content"]["body"]) == (sent["eventId"], f"from bob {number}"), event
         assert tail.end() == 0
+        assert event["own"] is False and event["encryption"] == {
+            "encrypted": True, "deviceId": stage.bob.device_id, "trust": "verified",
+            "identityKey": stage.ada.device(stage.bob)["curve25519"]}, event
     since = event["seq"] - 3
     with stage.ada.start("tail", "--since", str(since), "--count", "3") as tail:
-        assert [tail.line()["content"]["body"] for _ in range(3)] == [f"from bob {number}" for number in range(3)]
+        assert [tail.event()["content"]["body"] for _ in range(3)] == [f"from bob {number}" for number in range(3)]
         assert tail.end() == 0
+
+
+@case
+def own_messages_are_shown_once_and_marked(stage):
+    since = stage.ada.ask("status")["lastSeq"]
+    sent = [stage.ada.ask("send", stage.room, f"of my own {number}")["eventId"] for number in range(2)]
+    for event_id in sent:
+        stage.bob.wait("message", roomId=stage.room, eventId=event_id)
+    last = stage.bob.call("send", roomId=stage.room, text="of another")["eventId"]
+    for _ in range(2):  # again from the database
+        with stage.ada.start("tail", "--since", str(since), "--count", "1") as tail:
+            events = [tail.line() for _ in range(3)]
+            assert [event["eventId"] for event in events] == [*sent, last], events
+            assert [event["own"] for event in events] == [True, True, False], events
+            assert events[0]["encryption"]["trust"] == "own" and events[0]["encryption"]["deviceId"] == stage.ada.device_id
+            assert events[0]["content"]["body"] == "of my own 0", events
+            assert tail.end() == 0
+    shown = stage.ada.run("tail", "--since", str(since), "--count", "1", as_json=False).stdout.splitlines()
+    assert [line.split(" ")[0] for line in shown] == ["[own]", "[own]", "[verified]"], shown
+
+
+@case
+def a_message_of_an_unverified_device_is_marked(stage):
+    """The device that a homeserver could invent: it is listed, and nobody has verified it."""
+    new = Device(stage.folder, "bob-new")
+    new.login(stage.server, "bob")
+    sent = new.ask("send", stage.room, "I am bob, too", "--share", "all")["eventId"]
+    stage.bob.wait("message", roomId=stage.room, eventId=sent)
+    with stage.ada.start("tail", "--count", "1") as tail:
+        event = tail.event()
+        assert tail.end() == 0
+    assert event["eventId"] == sent and event["sender"] == stage.bob.user_id, event
+    assert event["encryption"]["trust"] == "unverified" and event["encryption"]["deviceId"] == new.device_id, event
+    words = ("tail", "--since", str(event["seq"] - 1), "--count", "1")
+    assert stage.ada.run(*words, as_json=False).stdout.startswith("[unverified] "), words
+    new.ask("logout")
+    wait_until(lambda: new.device_id not in {device["deviceId"] for device in stage.ada.ask(
+        "devices", stage.bob.user_id)["devices"]}, "ada knows that the device is gone")
+    assert stage.ada.run(*words, as_json=False).stdout.startswith("[gone, was unverified] "), words
 
 
 @case
@@ -469,7 +520,7 @@ def commands_go_through_a_running_engine(stage):
         refused = stage.ada.run("send", stage.room, "to all?", "--share", "all", status=1)
         assert "keeps its own --share" in refused.stderr and not refused.stdout, refused
         stage.bob.call("send", roomId=stage.room, text="to the tail")
-        assert tail.line()["content"]["body"] == "to the tail"
+        assert tail.event()["content"]["body"] == "to the tail"
         tail.process.send_signal(signal.SIGTERM)
         assert tail.end() == 0
     assert not os.path.exists(os.path.join(stage.ada.data, "engine.socket"))
@@ -520,7 +571,7 @@ def attachments_arrive_whole_in_both_directions(stage):
         saved = os.path.join(stage.folder, "saved")
         with stage.tail("--count", "1", "--save", saved) as tail:
             stage.bob.call("attach", roomId=stage.room, path=path, name=f"../{size}.bin" if size == 1 else f"{size}.bin")
-            event = tail.line()
+            event = tail.event()
             assert tail.end() == 0
         assert os.path.dirname(event["saved"]) == os.path.realpath(saved), event
         with open(event["saved"], "rb") as file:
@@ -544,7 +595,7 @@ def json_is_compressed_and_saved_as_it_was(stage):
     with open(path + ".gz", "rb") as file:
         assert gzip.decompress(file.read()) == text and got["size"] < len(text) // 4, got
     with reader.start("tail", "--since", "0", "--save", saved) as tail:
-        while (event := tail.line())["eventId"] != sent["eventId"] or "unread" in event:
+        while (event := tail.event())["eventId"] != sent["eventId"] or "unread" in event:
             pass
     assert event["saved"] == os.path.join(os.path.realpath(saved), "list.json"), event
     with open(event["saved"], "rb") as file:
@@ -566,10 +617,11 @@ def an_upload_shows_its_progress_and_takes_no_memory(stage):
 
 @case
 def a_catch_up_shows_its_progress_on_a_terminal(stage):
+    since = stage.ada.ask("status")["lastSeq"]
     begun = [stage.bob.begin("send", roomId=stage.room, text=f"missed {number}") for number in range(200)]
     for call in begun:
         stage.bob.end(call)
-    status, shown, _ = on_terminal(stage.ada.command("tail", "--since", "0", "--count", "200", as_json=False), [])
+    status, shown, _ = on_terminal(stage.ada.command("tail", "--since", str(since), "--count", "200", as_json=False), [])
     assert status == 0 and "missed 199" in shown, (status, shown[-300:])
     assert re.search(r"Catching up \[#* *\] \d+ events", shown), shown[:300]
 
@@ -582,7 +634,7 @@ def exported_keys_open_messages_on_another_device(stage):
     keys = os.path.join(stage.folder, "keys.txt")
     stage.bob.call("send", roomId=stage.room, text="for the later device")
     with stage.tail("--since", "0") as tail:
-        while (event := tail.line())["content"].get("body") != "for the later device":
+        while (event := tail.event())["content"].get("body") != "for the later device":
             pass
     assert stage.ada.ask("keys", "export", keys, "--passphrase-file", word)["sessions"] > 0
     assert stat.S_IMODE(os.stat(keys).st_mode) == 0o600
@@ -596,15 +648,16 @@ def exported_keys_open_messages_on_another_device(stage):
     assert "The key has not come." in unread[0]["reason"], unread
     assert re.search(r"waiting +\d+ events?: The key has not come", later.run("status", as_json=False).stdout)
     with later.start("tail", "--since", "0") as tail:
-        while (held := tail.line())["eventId"] != event["eventId"]:
+        while (held := tail.event())["eventId"] != event["eventId"]:
             pass
     assert held["unread"] == "held" and held["reason"] == unread[0]["reason"] and "content" not in held, held
     assert "passphrase" in later.run("keys", "import", keys, "--passphrase-file", word + ".wrong", status=1).stderr
     assert later.ask("keys", "import", keys, "--passphrase-file", word)["taken"] > 0
     with later.start("tail", "--since", "0") as tail:
-        while (opened := tail.line())["eventId"] != event["eventId"] or "unread" in opened:
+        while (opened := tail.event())["eventId"] != event["eventId"] or "unread" in opened:
             pass
     assert opened["content"]["body"] == "for the later device", opened
+    assert opened["encryption"]["trust"] == "imported", opened
     later.ask("logout")
 
 
@@ -773,10 +826,10 @@ def the_guide_does_what_it_says(stage):
     with Running(["/usr/bin/env", "-C", guide.folder, PROGRAM, *take("troupe sync tail").split()[1:-1], "--json"]) as tail:
         wait_until(lambda: json.loads(guide.type("troupe sync status --json --data hugo"))["settled"], "hugo has synced")
         event = guide.type(take("troupe sync send"), **values).strip()
-        said = tail.line()
+        said = tail.event()
         assert (said["eventId"], said["content"]["body"]) == (event, "hello Bob"), said
         guide.type(take("troupe sync attach"), **values)
-        assert tail.line()["content"]["body"] == "photo.png"
+        assert tail.event()["content"]["body"] == "photo.png"
     guide.type(take("troupe sync tail") + " --count 2")
     assert os.path.exists(os.path.join(guide.folder, "downloads", "photo.png"))
     assert "unsent" in guide.type(take("troupe sync status"))

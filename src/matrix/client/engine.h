@@ -80,7 +80,7 @@ struct mxengine_transport {
     X(MEMBERS, "list the members of ROOM; `text` is a JSON array")                                 \
     X(STATE, "read the state event of TYPE of ROOM; `text` is its content")                        \
     X(ROOMS, "list the rooms; `rows` has rows of MXSTORE_IS_room")                                 \
-    X(EVENTS, "list readable events after `after_seq`; `rows` has rows of MXSTORE_IS_event")       \
+    X(EVENTS, "list readable events after `after_seq`; `rows` has rows of MXSTORE_IS_readable")    \
     X(SENT, "wait until the event with the id TEXT has left; `id` is the server's, or the reason") \
     X(OUTBOX, "list unsent events after the number `after_seq`; `rows`: of MXSTORE_IS_outbox")     \
     X(DROP,                                                                                        \
@@ -157,6 +157,7 @@ struct mxengine_job {
     int64_t after_seq;
     uint32_t count_max; /* 0: MXENGINE_EVENTS_MAX */
     bool waits;         /* EVENTS: answer once there is an event */
+    bool own;           /* EVENTS: also those that this device sent */
     enum mxclient_verify_act act;
     struct mxengine_file file; /* the job closes it */
     uint64_t timeout_ns;       /* of mxengine_ask; 0: none */

@@ -205,7 +205,7 @@ static void job_read(struct engine *engine, struct tr_context *ctx, struct mxeng
     else if (job->verb == MXENGINE_OUTBOX)
         mxstore_get_outbox(unit, job->after_seq, count);
     else if (job->verb == MXENGINE_EVENTS)
-        mxstore_get_events(unit, job->after_seq, count);
+        mxstore_get_events(unit, job->after_seq, count, job->own);
     else /* SENT, DROP, RETRY */
         mxstore_get(unit, MXSTORE_IS_outbox, mxclient_span(&job->args[MXENGINE_TEXT]));
     engine->unit_job = job;

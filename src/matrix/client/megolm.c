@@ -179,19 +179,6 @@ int mxclient_megolm_keep_own(struct mxclient *client, struct span room_id,
     return rc;
 }
 
-bool mxclient_megolm_is_ours(const struct mxclient *client, const struct mxclient_room *room,
-    const struct mxclient_event *event)
-{
-    const struct mxclient_inbound *session = NULL;
-    struct span id;
-
-    if (span_equal(event->sender, mxclient_span(&client->session.user_id)) &&
-        mxclient_read_id(json_get(event->content, "session_id"), &id))
-        session = mxclient_megolm_find(client, mxclient_id(&room->entry), id);
-    return session != NULL &&
-           mx_key_equal(&session->sender_key, mx_account_identity_key(client->session.account));
-}
-
 /* ---- events ----------------------------------------------------------------------------------- */
 
 /* Check rule 2 on the plaintext. */
@@ -213,12 +200,59 @@ static int megolm_read_plaintext(
     return 0;
 }
 
+void mxclient_megolm_name_author(const struct mxclient_cleartext *text, struct mxstore_event *row)
+{
+    row->proof = text->proof;
+    row->device_id = text->device_id;
+    row->identity_key = span_of(text->identity_key);
+    row->is_own = text->proof == MXSTORE_BY_US;
+}
+
+/* Say how far a session proves that this device wrote an event. The owner of a session that was given
+ * to us by another is that one's word. */
+static enum mxstore_proof megolm_prove(
+    const struct mxclient_inbound *session, const struct mxclient_device *device)
+{
+    static const enum mxstore_proof given[] = {
+        [MXSTORE_FORWARDED] = MXSTORE_BY_FORWARDED,
+        [MXSTORE_IMPORTED] = MXSTORE_BY_IMPORTED,
+    };
+
+    if (session->source != MXSTORE_FROM_OWNER)
+        return given[session->source];
+    return device->is_deleted ? MXSTORE_BY_GONE
+                              : (enum mxstore_proof)(MXSTORE_BY_UNVERIFIED + device->trust);
+}
+
+/* Find the device that wrote an event, by its session's keys (rule 2). Our own device needs no list.
+ * MX_EDEVICE: it is not known, or is another. */
+static int megolm_find_author(const struct mxclient *client, const struct mxclient_event *event,
+    const struct mxclient_inbound *session, struct mxclient_cleartext *text)
+{
+    const struct mxclient_session *own = &client->session;
+    const struct mxclient_device *device =
+        mxclient_devices_by_key(&client->devices, event->sender, &session->sender_key);
+
+    mx_key_text(&session->sender_key, text->identity_key);
+    if (session->source == MXSTORE_FROM_OWNER &&
+        span_equal(event->sender, mxclient_span(&own->user_id)) &&
+        mx_key_equal(&session->sender_key, mx_account_identity_key(own->account))) {
+        text->proof = MXSTORE_BY_US;
+        text->device_id = mxclient_span(&own->device_id);
+        return 0;
+    }
+    if (device == NULL || !mx_key_equal(&device->signing_key, &session->signing_key))
+        return MX_EDEVICE;
+    text->proof = megolm_prove(session, device);
+    text->device_id = mxclient_id(&device->entry);
+    return 0;
+}
+
 int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text)
 {
     struct mxclient_cleartext text = { 0 };
     const struct mxclient_inbound *session;
-    const struct mxclient_device *device;
     struct span algorithm, body;
     int rc;
 
@@ -232,10 +266,9 @@ int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient
     session = mxclient_megolm_find(client, mxclient_id(&room->entry), text.session_id);
     if (session == NULL)
         return mxclient_withheld_reason(client, mxclient_id(&room->entry), text.session_id);
-    device = mxclient_devices_by_key(&client->devices, event->sender, &session->sender_key);
-    if (device == NULL || !mx_key_equal(&device->signing_key, &session->signing_key))
-        return MX_EDEVICE;
-    rc = mx_inbound_decrypt(session->inbound, body, &text.text, &text.message_index);
+    rc = megolm_find_author(client, event, session, &text);
+    if (rc == 0)
+        rc = mx_inbound_decrypt(session->inbound, body, &text.text, &text.message_index);
     if (rc == 0)
         rc = megolm_read_plaintext(room, doc, &text);
     if (rc == 0)
@@ -258,6 +291,7 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
     struct json_doc event_doc = { 0 }, doc = { 0 };
     struct mxclient_cleartext text = { 0 };
     struct mxclient_event event = { 0 };
+    struct mxstore_event released = { .event_id = row->event_id };
     struct buffer sealed = { 0 };
     int rc = json_parse_copy(&event_doc, row->body, 0);
 
@@ -271,8 +305,11 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
         rc =
             mxclient_body_seal(&client->session, row->event_id, mxclient_span(&text.text), &sealed);
     if (rc == 0) {
-        mxstore_release_event(
-            unit, row->event_id, text.type, mxclient_span(&sealed), client->seq_next++);
+        released.type = text.type;
+        released.body = mxclient_span(&sealed);
+        released.seq = client->seq_next++;
+        mxclient_megolm_name_author(&text, &released);
+        mxstore_release_event(unit, &released);
         mxstore_guard_index(unit, text.session_id, text.message_index, row->event_id, MX_EINDEX);
     }
     mx_wipe_buffer(&text.text);

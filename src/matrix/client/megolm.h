@@ -53,17 +53,19 @@ int mxclient_megolm_keep_own(struct mxclient *client, struct span room_id,
 /* Find a session; NULL if it is not known. */
 const struct mxclient_inbound *mxclient_megolm_find(
     const struct mxclient *client, struct span room_id, struct span session_id);
-/* Return whether this device sent an encrypted event: its session is one of ours. */
-bool mxclient_megolm_is_ours(const struct mxclient *client, const struct mxclient_room *room,
-    const struct mxclient_event *event);
-
 /* An event that was decrypted. Texts point into the document. */
 struct mxclient_cleartext {
     struct span session_id; /* points into the event */
     uint32_t message_index;
     struct span type;
     struct buffer text; /* the whole plaintext; the caller wipes it */
+    /* The author, by the session's keys and the device list. */
+    enum mxstore_proof proof;
+    struct span device_id; /* points into the client */
+    char identity_key[MX_KEY_CHARS + 1];
 };
+/* Note the author of a decrypted event in its row. Texts of the row point into `text`. */
+void mxclient_megolm_name_author(const struct mxclient_cleartext *text, struct mxstore_event *row);
 /* Decrypt an m.room.encrypted event. MX_ESESSION or a reason of withheld.h: its key
  * has not come; MX_EDEVICE: its sender's
  * device is not known, or is another; MX_E*, TR_ENOMEM. */

@@ -40,16 +40,26 @@ static void sync_put_event(struct mxclient_intake *intake, const struct mxclient
     intake->news.events++;
 }
 
+/* Return whether the server says that this device sent an event: it has the transaction id that we
+ * gave it, which no other device is shown. */
+static bool sync_is_echo(const struct mxclient_intake *intake, const struct mxclient_event *event)
+{
+    return event->transaction_id.at != NULL &&
+           span_equal(event->sender, mxclient_span(&intake->client->session.user_id));
+}
+
 /* Return the row of an event as it came. Ciphertext waits for its key. Plaintext in an encrypted room
  * is nobody's word: the server may have written it. */
-static struct mxstore_event sync_event_row(
+static struct mxstore_event sync_event_row(const struct mxclient_intake *intake,
     const struct mxclient_room *room, const struct mxclient_event *event)
 {
     if (span_is(event->type, "m.room.encrypted"))
         return (struct mxstore_event){ .status = MXSTORE_HELD, .reason = MX_ESESSION };
     if (room->encryption != MXCLIENT_PLAIN)
         return (struct mxstore_event){ .status = MXSTORE_ABANDONED, .reason = MX_ESIGNATURE };
-    return (struct mxstore_event){ .status = MXSTORE_ENQUEUED };
+    return (struct mxstore_event){ .status = MXSTORE_ENQUEUED,
+        .proof = MXSTORE_BY_SERVER,
+        .is_own = sync_is_echo(intake, event) };
 }
 
 /* Store ciphertext that decrypts, as its plaintext. TR_EAGAIN: it does not, for `row`'s reason. */
@@ -67,6 +77,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
         rc = mxclient_body_seal(
             &intake->client->session, event->event_id, mxclient_span(&text.text), &sealed);
         *row = (struct mxstore_event){ .status = MXSTORE_ENQUEUED, .body = mxclient_span(&sealed) };
+        mxclient_megolm_name_author(&text, row);
         if (rc == 0)
             sync_put_event(intake, room, &inner, row);
         mxstore_guard_index(
@@ -92,7 +103,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
 static int sync_take_event(
     struct mxclient_intake *intake, struct mxclient_room *room, const struct mxclient_event *event)
 {
-    struct mxstore_event row = sync_event_row(room, event);
+    struct mxstore_event row = sync_event_row(intake, room, event);
     struct buffer body = { .size_max = MXCLIENT_EVENT_BYTES_MAX };
     struct json_writer writer = json_writer(&body);
     int rc = TR_EAGAIN;
@@ -124,15 +135,6 @@ static int sync_take_event(
     return rc;
 }
 
-/* Our own event comes back with the transaction id that we gave it, or at least with our session. */
-static bool sync_is_echo(const struct mxclient_intake *intake, const struct mxclient_room *room,
-    const struct mxclient_event *event)
-{
-    return (event->transaction_id.at != NULL &&
-               span_equal(event->sender, mxclient_span(&intake->client->session.user_id))) ||
-           mxclient_megolm_is_ours(intake->client, room, event);
-}
-
 static int sync_take_state_event(const struct mxclient_intake *intake, struct mxclient_room *room,
     const struct mxclient_event *event)
 {
@@ -151,7 +153,7 @@ int mxclient_intake_event(
     }
     if (event.state_key.at != NULL)
         return intake->takes_state ? sync_take_state_event(intake, room, &event) : 0;
-    return sync_is_echo(intake, room, &event) ? 0 : sync_take_event(intake, room, &event);
+    return sync_take_event(intake, room, &event);
 }
 
 /* ---- rooms ------------------------------------------------------------------------------------ */

@@ -51,7 +51,7 @@ struct mxclient_intake {
     struct mxclient_sync_news news;
 };
 /* Take one event of a timeline, whichever request brought it: decrypt and store it, or hold it. Our
- * own event that comes back is passed over. An invalid one is skipped and counted. TR_ENOMEM. */
+ * own event that comes back is stored as such. An invalid one is skipped and counted. TR_ENOMEM. */
 int mxclient_intake_event(
     struct mxclient_intake *intake, struct mxclient_room *room, const struct json *value);
 

@@ -33,6 +33,7 @@ struct mxstore_table {
 #define V8 V7 ", $8"
 #define V11 V8 ", $9, $10, $11"
 #define V12 V11 ", $12"
+#define V15 V12 ", $13, $14, $15"
 
 #define INSERT(list, name, values)                                                                 \
     "INSERT INTO mx_" name " (" list(NAME_FIRST, NAME_NEXT) ") VALUES (" values ")"
@@ -118,7 +119,7 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
     },
     [MXSTORE_IS_event] = {
         TABLE(MXSTORE_EVENT, event),
-        .put.text = INSERT(MXSTORE_EVENT, "event", V11) " ON CONFLICT (event_id) DO NOTHING",
+        .put.text = INSERT(MXSTORE_EVENT, "event", V15) " ON CONFLICT (event_id) DO NOTHING",
         .get.text = SELECT(MXSTORE_EVENT, "event") " WHERE event_id = $1",
     },
     [MXSTORE_IS_outbox] = {
@@ -160,6 +161,7 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
         VIEW(MXSTORE_CURSOR, cursor),
         .get.text = SELECT(MXSTORE_CURSOR, "room") " WHERE room_id = $1",
     },
+    [MXSTORE_IS_readable] = { VIEW(MXSTORE_READABLE, readable) },
     [MXSTORE_IS_unread] = { VIEW(MXSTORE_UNREAD, unread) },
     [MXSTORE_IS_unread_count] = { VIEW(MXSTORE_UNREAD_COUNT, unread_count) },
 };
@@ -234,6 +236,14 @@ void mxstore_row(
     tr_assert(member == (char *)ret_row + table->size);
 }
 
+const char *mxstore_proof_text(int64_t proof)
+{
+#define PROOF_TEXT(name, text) text,
+    static const char *const proof_texts[] = { MXSTORE_PROOFS(PROOF_TEXT) };
+
+    return proof_texts[proof > 0 && proof < MXSTORE_PROOF_COUNT ? proof : MXSTORE_BY_UNKNOWN];
+}
+
 /* ---- steps with a condition ------------------------------------------------------------------- */
 
 SQL_STATEMENT(advance_token,
@@ -251,6 +261,7 @@ SQL_STATEMENT(refuse_replay,
     " AND i.event_id = mx_event.event_id)");
 SQL_STATEMENT(release_event,
     "UPDATE mx_event SET status = 1, reason = 0, type = $2, body = $3, seq = $4"
+    ", proof = $5, device_id = $6, identity_key = $7, is_own = $8"
     " WHERE event_id = $1 AND status = 0");
 SQL_STATEMENT(
     judge_held, "UPDATE mx_event SET status = $2, reason = $3 WHERE event_id = $1 AND status = 0");
@@ -260,9 +271,15 @@ SQL_STATEMENT(get_held,
                                                    " WHERE r.room_id = $1) FROM mx_event WHERE "
                                                    "room_id = $1 AND status = 0 AND seq > $2"
                                                    " ORDER BY seq LIMIT $3");
+/* The column after those of the list is the proof as it is now. */
+#define PROOF_NOW                                                                                  \
+    "CASE WHEN proof BETWEEN 3 AND 6 THEN COALESCE((SELECT CASE WHEN d.is_deleted <> 0"            \
+    " OR d.identity_key <> mx_event.identity_key THEN 6 ELSE 3 + d.trust END FROM mx_device d"     \
+    " WHERE d.user_id = mx_event.sender AND d.device_id = mx_event.device_id), 6) ELSE proof END"
 SQL_STATEMENT(get_events,
-    SELECT(MXSTORE_EVENT, "event") " WHERE seq > $1 AND status BETWEEN 1 AND 4"
-                                   " ORDER BY seq LIMIT $2");
+    "SELECT " MXSTORE_EVENT(NAME_FIRST, NAME_NEXT) ", " PROOF_NOW " FROM mx_event WHERE seq > $1"
+                                                   " AND status BETWEEN 1 AND 4 AND is_own <= $3"
+                                                   " ORDER BY seq LIMIT $2");
 SQL_STATEMENT(get_unread, SELECT(MXSTORE_UNREAD, "event") " WHERE status IN (0, 5) AND seq > $1"
                                                           " ORDER BY seq LIMIT $2");
 SQL_STATEMENT(count_unread, "SELECT status, reason, COUNT(*) FROM mx_event WHERE status IN (0, 5)"
@@ -343,22 +360,30 @@ void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t 
     sql_unit_int(unit, reason);
 }
 
-void mxstore_release_event(
-    struct sql_unit *unit, struct span event_id, struct span type, struct span body, int64_t seq)
+void mxstore_release_event(struct sql_unit *unit, const struct mxstore_event *row)
 {
     sql_unit_step(unit, &release_event, SQL_ROWS_ANY);
-    sql_unit_text(unit, event_id);
-    sql_unit_text(unit, type);
-    sql_unit_blob(unit, body.at, body.size);
-    sql_unit_int(unit, seq);
+    sql_unit_text(unit, row->event_id);
+    sql_unit_text(unit, row->type);
+    sql_unit_blob(unit, row->body.at, row->body.size);
+    sql_unit_int(unit, row->seq);
+    sql_unit_int(unit, row->proof);
+    mxstore_add_bytes(unit, MXSTORE_TEXT, row->device_id);
+    mxstore_add_bytes(unit, MXSTORE_TEXT, row->identity_key);
+    sql_unit_int(unit, row->is_own);
 }
 
-void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max)
+void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max, bool own)
 {
     _Static_assert(MXSTORE_APPLIED == 4, "in SQL");
+    _Static_assert(MXSTORE_BY_UNVERIFIED == 3 && MXSTORE_BY_GONE == 6, "in SQL");
+    _Static_assert(MXSTORE_BY_UNVERIFIED + MXSTORE_VERIFIED == MXSTORE_BY_VERIFIED &&
+                       MXSTORE_BY_UNVERIFIED + MXSTORE_BLOCKED == MXSTORE_BY_BLOCKED,
+        "in SQL");
     sql_unit_step(unit, &get_events, SQL_ROWS_ANY);
     sql_unit_int(unit, after_seq);
     sql_unit_int(unit, count_max);
+    sql_unit_int(unit, own);
 }
 
 void mxstore_get_unread(struct sql_unit *unit, int64_t after_seq, uint32_t count_max)

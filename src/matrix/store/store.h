@@ -16,7 +16,7 @@
 
 #include "sql/sql.h"
 
-enum { MXSTORE_MIGRATIONS = 4 };
+enum { MXSTORE_MIGRATIONS = 5 };
 extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -115,7 +115,26 @@ enum mxstore_status {
     MXSTORE_APPLIED,
     MXSTORE_ABANDONED,
 };
-/* A received event. event_id is the only test for duplicates, whichever request brought it. */
+/* X(name, text): what is known about the device that wrote an event. The four from UNVERIFIED on follow
+ * that device, whose own keys came with the session: its trust may change later. */
+#define MXSTORE_PROOFS(X)                                                                          \
+    X(UNKNOWN, "unknown")       /* not decrypted yet, or stored by an older version */             \
+    X(SERVER, "unencrypted")    /* the homeserver may have written it */                           \
+    X(US, "own")                /* this device encrypted it */                                     \
+    X(UNVERIFIED, "unverified") /* and then in the order of enum mxstore_trust */                  \
+    X(VERIFIED, "verified")                                                                        \
+    X(BLOCKED, "blocked")                                                                          \
+    X(GONE, "gone")           /* the device was deleted, or is listed with other keys */           \
+    X(FORWARDED, "forwarded") /* another device of ours gave the session and names the author */   \
+    X(IMPORTED, "imported")   /* a key file did */
+#define MXSTORE__PROOF_ENUM(name, text) MXSTORE_BY_##name,
+enum mxstore_proof { MXSTORE_PROOFS(MXSTORE__PROOF_ENUM) MXSTORE_PROOF_COUNT };
+#undef MXSTORE__PROOF_ENUM
+/* Return the word for a stored proof; that of UNKNOWN for a number out of range. */
+const char *mxstore_proof_text(int64_t proof);
+
+/* A received event, or one that this device sent. event_id is the only test for duplicates, whichever
+ * request brought it. */
 #define MXSTORE_EVENT(FIRST, NEXT)                                                                 \
     FIRST(TEXT, event_id)                                                                          \
     NEXT(INT, seq) /* the order in which events become readable and are applied */                 \
@@ -127,7 +146,11 @@ enum mxstore_status {
     NEXT(INT, reason) /* 0, or an MX_E* code */                                                    \
     NEXT(INT, lease_until_ms)                                                                      \
     NEXT(INT, attempts)                                                                            \
-    NEXT(BLOB, body) /* of a decrypted event sealed; mxclient_body_open reads it */
+    NEXT(BLOB, body)         /* of a decrypted event sealed; mxclient_body_open reads it */        \
+    NEXT(INT, proof)         /* enum mxstore_proof, as it was at decryption */                     \
+    NEXT(TEXT, device_id)    /* of the author; absent: not known */                                \
+    NEXT(TEXT, identity_key) /* the same */                                                        \
+    NEXT(INT, is_own)        /* this device sent it */
 
 enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_FAILED };
 /* An event to send. The encrypted body is stored with the ratchet, before the first request. */
@@ -204,6 +227,8 @@ enum mxstore_asking { MXSTORE_WANTED, MXSTORE_ASKED, MXSTORE_CAME };
     NEXT(INT, floor_ms) /* MXSTORE_NO_FLOOR: no ciphertext waits */                                \
     NEXT(INT, floor_revision)
 #define MXSTORE_NO_FLOOR INT64_MAX
+/* A readable event, and its proof by what is known of its device now. */
+#define MXSTORE_READABLE(FIRST, NEXT) MXSTORE_EVENT(FIRST, NEXT) NEXT(INT, proof_now)
 /* An event that cannot be read, without its ciphertext; and how many have the same reason. */
 #define MXSTORE_UNREAD(FIRST, NEXT)                                                                \
     FIRST(INT, seq)                                                                                \
@@ -220,6 +245,7 @@ enum mxstore_asking { MXSTORE_WANTED, MXSTORE_ASKED, MXSTORE_CAME };
 #define MXSTORE_VIEWS(X)                                                                           \
     X(MXSTORE_TOKEN, token)                                                                        \
     X(MXSTORE_CURSOR, cursor)                                                                      \
+    X(MXSTORE_READABLE, readable)                                                                  \
     X(MXSTORE_UNREAD, unread)                                                                      \
     X(MXSTORE_UNREAD_COUNT, unread_count)
 
@@ -240,7 +266,8 @@ enum mxstore_kind { MXSTORE_ROWS(MXSTORE__ENUM) MXSTORE_VIEWS(MXSTORE__ENUM) MXS
  * outbound session that goes back. An event that is stored already stays as it is. */
 void mxstore_put(struct sql_unit *unit, enum mxstore_kind kind, const void *row);
 /* Add the step that reads the row with this key, or, of a key of two parts, all rows with its first
- * part. For a session and its token the key is ignored. Unread events have steps of their own. */
+ * part. For a session and its token the key is ignored. Readable and unread events have steps of their
+ * own. */
 void mxstore_get(struct sql_unit *unit, enum mxstore_kind kind, struct span key);
 /* Add the step that reads all rows of a kind, but not of a view, in the order of their keys. */
 void mxstore_list(struct sql_unit *unit, enum mxstore_kind kind);
@@ -249,8 +276,9 @@ void mxstore_get_held(
     struct sql_unit *unit, struct span room_id, int64_t after_seq, uint32_t count_max);
 /* Return the revision of the room's floor as such a step with at least one row saw it. */
 int64_t mxstore_held_revision(const struct sql_unit *unit, uint32_t step);
-/* Add the step that reads the readable events after a seq, in its order. */
-void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max);
+/* Add the step that reads the readable events after a seq, MXSTORE_IS_readable, in its order; with
+ * `own` also those that this device sent. */
+void mxstore_get_events(struct sql_unit *unit, int64_t after_seq, uint32_t count_max, bool own);
 /* Add the step that reads the events after a seq that cannot be read, MXSTORE_IS_unread, in its order. */
 void mxstore_get_unread(struct sql_unit *unit, int64_t after_seq, uint32_t count_max);
 /* Add the step that counts all of them by status and reason, MXSTORE_IS_unread_count. */
@@ -284,10 +312,10 @@ void mxstore_note_index(
  * emptied. Never fails the unit: a replay must not stop a whole answer. */
 void mxstore_guard_index(struct sql_unit *unit, struct span session_id, int64_t message_index,
     struct span event_id, int reason);
-/* Replace held ciphertext by what it decrypted to; an event that is not held stays as it is. Its new
- * seq comes after all others, so that a reader who has passed its former one sees it. */
-void mxstore_release_event(
-    struct sql_unit *unit, struct span event_id, struct span type, struct span body, int64_t seq);
+/* Replace held ciphertext by what it decrypted to: the row's type, body, author and seq. An event that
+ * is not held stays as it is. Its new seq comes after all others, so that a reader who has passed its
+ * former one sees it. */
+void mxstore_release_event(struct sql_unit *unit, const struct mxstore_event *row);
 /* Note why an event is still held, or (`status` MXSTORE_ABANDONED) that no key can help. */
 void mxstore_judge_held(
     struct sql_unit *unit, struct span event_id, enum mxstore_status status, int reason);

@@ -182,4 +182,16 @@ const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS] = {
         .up = "CREATE INDEX mx_event_held ON mx_event (room_id, seq) WHERE status = 0;\n",
         .down = "DROP INDEX mx_event_held;\n",
     },
+    {
+        .version = 5,
+        .name = "matrix: authors of events",
+        .up = "ALTER TABLE mx_event ADD COLUMN proof BIGINT NOT NULL DEFAULT 0;\n"
+              "ALTER TABLE mx_event ADD COLUMN device_id TEXT;\n"
+              "ALTER TABLE mx_event ADD COLUMN identity_key TEXT;\n"
+              "ALTER TABLE mx_event ADD COLUMN is_own BIGINT NOT NULL DEFAULT 0;\n",
+        .down = "ALTER TABLE mx_event DROP COLUMN proof;\n"
+                "ALTER TABLE mx_event DROP COLUMN device_id;\n"
+                "ALTER TABLE mx_event DROP COLUMN identity_key;\n"
+                "ALTER TABLE mx_event DROP COLUMN is_own;\n",
+    },
 };

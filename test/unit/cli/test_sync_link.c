@@ -432,10 +432,76 @@ TEST(sync_link, an_event_too_deep_for_the_answer_is_written_without_its_content)
     held_check(&stage, "{\"id\":5,\"do\":\"events\"}\n",
         "{\"id\":5,\"ok\":true,\"events\":["
         "{\"seq\":1,\"roomId\":\"!r:x\",\"eventId\":\"$1\",\"sender\":\"@a:x\","
-        "\"type\":\"m.room.encrypted\",\"originMs\":1001},"
+        "\"type\":\"m.room.encrypted\",\"originMs\":1001,\"own\":false,"
+        "\"encryption\":{\"trust\":\"unknown\"}},"
         "{\"seq\":2,\"roomId\":\"!r:x\",\"eventId\":\"$2\",\"sender\":\"@a:x\","
-        "\"type\":\"m.room.encrypted\",\"originMs\":1002,\"content\":{\"a\":1}}]}");
+        "\"type\":\"m.room.encrypted\",\"originMs\":1002,\"own\":false,"
+        "\"encryption\":{\"trust\":\"unknown\"},\"content\":{\"a\":1}}]}");
     buffer_free(&body);
+    stage_stop(&stage);
+}
+
+/* ---- authors of events ------------------------------------------------------------------------ */
+
+static void author_put(struct stage *stage, int64_t seq, enum mxstore_proof proof, bool is_own)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    bool has_device = proof > MXSTORE_BY_SERVER;
+    char id[8];
+
+    snprintf(id, sizeof id, "$%d", (int)seq);
+    mxstore_put(unit, MXSTORE_IS_event,
+        &(struct mxstore_event){ .event_id = span_of(id),
+            .seq = seq,
+            .room_id = SPAN("!r:x"),
+            .sender = SPAN("@a:x"),
+            .type = SPAN("m.x"),
+            .status = MXSTORE_ENQUEUED,
+            .body = SPAN("{\"content\":{}}"),
+            .proof = proof,
+            .device_id = has_device ? SPAN("D") : (struct span){ NULL, 0 },
+            .identity_key = has_device ? SPAN("K") : (struct span){ NULL, 0 },
+            .is_own = is_own });
+    mxstore_put(unit, MXSTORE_IS_device,
+        &(struct mxstore_device){ .user_id = SPAN("@a:x"),
+            .device_id = SPAN("D"),
+            .identity_key = SPAN("K"),
+            .signing_key = SPAN("S"),
+            .trust = MXSTORE_VERIFIED,
+            .body = SPAN("{}") });
+    CHECK_EQ_INT(sql_write_wait(stage->place.sql, unit), 0);
+    sql_unit_destroy(unit);
+}
+
+#define AUTHOR_EVENT(seq, own, encryption)                                                         \
+    "{\"seq\":" seq ",\"roomId\":\"!r:x\",\"eventId\":\"$" seq "\",\"sender\":\"@a:x\","           \
+    "\"type\":\"m.x\",\"originMs\":0,\"own\":" own ",\"encryption\":{" encryption                  \
+    "},\"content\":{}}"
+#define AUTHOR_DEVICE "\"encrypted\":true,\"deviceId\":\"D\",\"identityKey\":\"K\","
+
+TEST(sync_link, an_event_says_whether_and_by_which_device_it_was_encrypted)
+{
+    struct stage stage;
+
+    stage_start(&stage);
+    author_put(&stage, 1, MXSTORE_BY_UNKNOWN, false);
+    author_put(&stage, 2, MXSTORE_BY_SERVER, false);
+    author_put(&stage, 3, MXSTORE_BY_UNVERIFIED, false);
+    author_put(&stage, 4, MXSTORE_BY_VERIFIED, false);
+    author_put(&stage, 5, MXSTORE_BY_IMPORTED, false);
+    author_put(&stage, 6, MXSTORE_BY_US, true);
+    held_check(&stage, "{\"id\":5,\"do\":\"events\",\"own\":true}\n",
+        "{\"id\":5,\"ok\":true,\"events\":[" AUTHOR_EVENT(
+            "1", "false", "\"trust\":\"unknown\"") "," AUTHOR_EVENT("2", "false",
+            "\"encrypted\":false,\"trust\":\"unencrypted\"") "," AUTHOR_EVENT("3", "false",
+            AUTHOR_DEVICE
+            "\"trust\":\"verified\",\"formerTrust\":\"unverified\"") "," AUTHOR_EVENT("4", "false",
+            AUTHOR_DEVICE "\"trust\":\"verified\"") "," AUTHOR_EVENT("5", "false",
+            AUTHOR_DEVICE "\"trust\":\"imported\"") "," AUTHOR_EVENT("6", "true",
+            AUTHOR_DEVICE "\"trust\":\"own\"") "]}");
+    held_check(&stage, "{\"id\":5,\"do\":\"events\",\"after\":4}\n",
+        "{\"id\":5,\"ok\":true,\"events\":[" AUTHOR_EVENT(
+            "5", "false", AUTHOR_DEVICE "\"trust\":\"imported\"") "]}");
     stage_stop(&stage);
 }
 

@@ -191,7 +191,8 @@ static void bob_ask(void)
 /* ---- the end of a world ----------------------------------------------------------------------- */
 
 SQL_STATEMENT(count_bad_events, "SELECT COUNT(*) FROM mx_event WHERE status <> 1");
-SQL_STATEMENT(count_events, "SELECT COUNT(*) FROM mx_event");
+SQL_STATEMENT(count_events, "SELECT COUNT(*) FROM mx_event WHERE is_own = 0");
+SQL_STATEMENT(count_own, "SELECT COUNT(*) FROM mx_event WHERE is_own = 1");
 SQL_STATEMENT(count_sent, "SELECT COUNT(*) FROM mx_outbox WHERE sending = 2");
 SQL_STATEMENT(ended_ids, "SELECT transaction_id, step FROM mx_verification");
 
@@ -303,6 +304,7 @@ static void check_ada(int sent)
         (int)place_value(&place, &count_sent, 0), (int)place_value(&place, &count_unsent, 0));
     CHECK_MSG(place_value(&place, &count_bad_events, 0) == 0, "once: ada cannot read an event");
     CHECK_MSG(place_value(&place, &count_events, 0) <= sent, "once: ada has an answer twice");
+    CHECK_MSG(place_value(&place, &count_own, 0) <= sent, "once: ada has an own event twice");
     mxclient_load_read(unit);
     CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
     mxclient_session_init(&client.session, &random, &mx_client_key);

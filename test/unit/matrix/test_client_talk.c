@@ -319,6 +319,29 @@ static void check_got(struct engine *engine, int number, const char *text)
     CHECK(has_text);
 }
 
+/* Check what is stored about the author of an event: `then` when it was decrypted, and `now`. */
+static void check_author(struct engine *engine, int number, const struct engine *author,
+    enum mxstore_proof then, enum mxstore_proof now)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct mxstore_readable row = { 0 };
+    char id[16], identity[MX_KEY_CHARS + 1];
+
+    snprintf(id, sizeof id, "$%d", number);
+    mxstore_get_events(unit, 0, 1000, true);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0) && !span_is(row.event_id, id); i++)
+        mxstore_row(unit, 0, i, MXSTORE_IS_readable, &row);
+    CHECK_MSG(span_is(row.event_id, id), "%s cannot be read", id);
+    CHECK_EQ_STR(mxstore_proof_text(row.proof), mxstore_proof_text(then));
+    CHECK_EQ_STR(mxstore_proof_text(row.proof_now), mxstore_proof_text(now));
+    CHECK_EQ_INT(row.is_own, author == engine);
+    mx_key_text(mx_account_identity_key(author->client.session.account), identity);
+    CHECK(span_is(row.identity_key, identity));
+    CHECK(span_equal(row.device_id, mxclient_span(&author->client.session.device_id)));
+    sql_unit_destroy(unit);
+}
+
 static void check_not_got(struct engine *engine, int number, enum mxstore_status status, int reason)
 {
     int64_t is_status, is_reason;
@@ -494,6 +517,7 @@ TEST(talk, ciphertext_before_its_key_is_held_and_released)
     CHECK(mxclient_rooms_find(&talk.bob.client.rooms, ROOM)->has_new_keys);
     CHECK_EQ_INT(release(&talk.bob), 1);
     check_got(&talk.bob, 1, "early");
+    check_author(&talk.bob, 1, &talk.ada, MXSTORE_BY_UNVERIFIED, MXSTORE_BY_UNVERIFIED);
     talk_fini(&talk);
 }
 
@@ -760,6 +784,61 @@ TEST(talk, an_event_of_an_unknown_device_is_read_once_the_device_is_known)
     CHECK(mxclient_megolm_is_due(&talk.bob.client, room));
     CHECK_EQ_INT(release(&talk.bob), 1);
     check_got(&talk.bob, 1, "we have not met");
+    talk_fini(&talk);
+}
+
+/* Change the trust in a device, as a verification does. */
+static void set_trust(struct engine *engine, struct engine *other, enum mxstore_trust trust)
+{
+    const struct mxclient_user *user = mxclient_devices_user(
+        &engine->client.devices, mxclient_span(&other->client.session.user_id));
+    struct sql_unit *unit = sql_unit_create(0);
+
+    device_of(engine, other)->trust = trust;
+    mxclient_devices_put(user, device_of(engine, other), unit);
+    commit(engine, unit);
+}
+
+TEST(talk, an_event_says_which_device_wrote_it_and_what_is_known_of_it)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    send_text(&talk.ada, "before the verification");
+    sync_once(&talk.bob);
+    check_author(&talk.bob, 1, &talk.ada, MXSTORE_BY_UNVERIFIED, MXSTORE_BY_UNVERIFIED);
+    set_trust(&talk.bob, &talk.ada, MXSTORE_VERIFIED);
+    check_author(&talk.bob, 1, &talk.ada, MXSTORE_BY_UNVERIFIED, MXSTORE_BY_VERIFIED);
+    send_text(&talk.ada, "after it");
+    sync_once(&talk.bob);
+    check_author(&talk.bob, 2, &talk.ada, MXSTORE_BY_VERIFIED, MXSTORE_BY_VERIFIED);
+    set_trust(&talk.bob, &talk.ada, MXSTORE_BLOCKED);
+    send_text(&talk.ada, "blocked");
+    sync_once(&talk.bob);
+    check_author(&talk.bob, 2, &talk.ada, MXSTORE_BY_VERIFIED, MXSTORE_BY_BLOCKED);
+    check_author(&talk.bob, 3, &talk.ada, MXSTORE_BY_BLOCKED, MXSTORE_BY_BLOCKED);
+    talk_fini(&talk);
+}
+
+/* The server deletes the device, or lists it with other keys, which the list ignores. */
+TEST(talk, an_event_of_a_verified_device_that_the_server_drops_shows_it)
+{
+    struct talk talk;
+    struct sql_unit *unit;
+
+    talk_init(&talk);
+    set_trust(&talk.bob, &talk.ada, MXSTORE_VERIFIED);
+    send_text(&talk.ada, "listed");
+    sync_once(&talk.bob);
+    send_text(&talk.ada, "not listed any more");
+    unit = sql_unit_create(0);
+    device_of(&talk.bob, &talk.ada)->is_deleted = true;
+    mxclient_devices_put(mxclient_devices_user(&talk.bob.client.devices, SPAN("@ada:x")),
+        device_of(&talk.bob, &talk.ada), unit);
+    commit(&talk.bob, unit);
+    sync_only(&talk.bob);
+    check_author(&talk.bob, 1, &talk.ada, MXSTORE_BY_VERIFIED, MXSTORE_BY_GONE);
+    check_author(&talk.bob, 2, &talk.ada, MXSTORE_BY_GONE, MXSTORE_BY_GONE);
     talk_fini(&talk);
 }
 
@@ -1032,6 +1111,7 @@ TEST(talk, a_new_device_gets_a_key_from_our_verified_one)
     sync_once(second);
     CHECK_EQ_INT(release(second), 1);
     check_got(second, 1, "before the second device");
+    check_author(second, 1, &family.talk.bob, MXSTORE_BY_FORWARDED, MXSTORE_BY_FORWARDED);
     CHECK_EQ_INT(exchange_keys(second), 1); /* the cancellation */
     CHECK_EQ_U64(second->client.key_requests.asks.count, 0);
     sync_once(first);
@@ -1099,31 +1179,51 @@ TEST(talk, a_new_device_reads_what_our_first_one_sent)
     family_fini(&family);
 }
 
-/* Return whether the server has an event for this engine. */
-static bool is_stored(struct engine *engine, const char *event_id)
+/* The invented device of a verified user is the case: its events are not those of the verified one. */
+TEST(talk, another_device_of_a_verified_user_is_another_author)
 {
-    struct sql_unit *unit = sql_unit_create(0);
-    bool is_there;
+    struct family family;
+    struct engine *bob = &family.talk.bob;
 
-    mxstore_get(unit, MXSTORE_IS_event, span_of(event_id));
-    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
-    is_there = sql_unit_rows(unit, 0) == 1;
-    sql_unit_destroy(unit);
-    return is_there;
+    family_init(&family, "hello");
+    sync_once(bob);
+    set_trust(bob, &family.talk.ada, MXSTORE_VERIFIED);
+    send_text(&family.second, "I am ada, too");
+    sync_once(bob);
+    check_author(bob, 2, &family.second, MXSTORE_BY_UNVERIFIED, MXSTORE_BY_UNVERIFIED);
+    family_fini(&family);
 }
 
-TEST(talk, our_own_event_without_a_transaction_id_is_not_received)
+SQL_STATEMENT(count_stored, "SELECT COUNT(*) FROM mx_event");
+
+static int64_t count_events(struct engine *engine)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int64_t count;
+
+    sql_unit_step(unit, &count_stored, 1);
+    CHECK_EQ_INT(sql_read_wait(engine->sql, unit), 0);
+    count = sql_row_int(unit, 0, 0, 0);
+    sql_unit_destroy(unit);
+    return count;
+}
+
+/* The fake gives no transaction id: the session alone says that the event is ours. */
+TEST(talk, our_own_event_comes_back_as_our_own_and_once)
 {
     struct talk talk;
 
     talk_init(&talk);
     send_text(&talk.ada, "an echo");
-    sync_once(&talk.ada);
-    CHECK(!is_stored(&talk.ada, "$1"));
-    restart(&talk.ada);
-    talk.ada.device->seen = 0;
-    sync_once(&talk.ada);
-    CHECK(!is_stored(&talk.ada, "$1"));
+    for (int i = 0; i < 3; i++) { /* again, and after a restart */
+        sync_once(&talk.ada);
+        CHECK_EQ_INT(count_events(&talk.ada), 1);
+        check_got(&talk.ada, 1, "an echo");
+        check_author(&talk.ada, 1, &talk.ada, MXSTORE_BY_US, MXSTORE_BY_US);
+        if (i == 1)
+            restart(&talk.ada);
+        talk.ada.device->seen = 0;
+    }
     sync_once(&talk.bob);
     check_got(&talk.bob, 1, "an echo");
     talk_fini(&talk);
@@ -1660,6 +1760,8 @@ TEST(talk, a_key_file_carries_all_sessions_to_a_new_device)
     CHECK_EQ_INT(release(second), 2);
     check_got(second, 1, "from bob, before");
     check_got(second, 2, "from ada, before");
+    check_author(second, 1, &family.talk.bob, MXSTORE_BY_IMPORTED, MXSTORE_BY_IMPORTED);
+    check_author(second, 2, first, MXSTORE_BY_IMPORTED, MXSTORE_BY_IMPORTED);
     /* A second time it brings nothing. */
     CHECK_EQ_INT(import(second, mx_stage_span(&read), &result), 0);
     CHECK_EQ_U64(result.known, 2);
@@ -1828,18 +1930,17 @@ static void converse(struct talk *talk)
     CHECK_EQ_INT(talk->server.event_count, number); /* each once */
 }
 
-/* Every event of the other is stored: read, or held for a key that got lost. */
+/* Every event is stored: our own are read, and those of the other too, or held for a key that got lost. */
 static void check_complete(struct engine *engine, struct mx_homeserver *server)
 {
     for (int i = 1; i <= server->event_count; i++) {
         const struct buffer *event = &server->events[i - 1];
         const char *user = engine->device->user;
+        bool is_own = memmem(event->bytes, event->size, user, strlen(user)) != NULL;
         int64_t status, reason;
 
-        /* The fake does not mark echoes, so our own events are stored too, and held. */
-        if (memmem(event->bytes, event->size, user, strlen(user)) != NULL)
-            continue;
         (void)read_event(engine, i, &status, &reason, "");
+        CHECK(status == MXSTORE_ENQUEUED || !is_own);
         CHECK(status == MXSTORE_ENQUEUED ||
               (status == MXSTORE_HELD && (reason == MX_ESESSION || reason == MX_EINDEX)));
     }

@@ -382,10 +382,11 @@ TEST(timeline, events_of_a_walk_are_judged_like_those_of_a_sync)
                                   "{\"event_id\":\"$3\",\"type\":\"m.x\",\"sender\":\"@ada:x\","
                                   "\"content\":{},\"unsigned\":{\"transaction_id\":\"m1\"}}]}"),
         MXCLIENT_WALK_CLOSED);
-    CHECK_EQ_U64(walk.news.events, 2);
+    CHECK_EQ_U64(walk.news.events, 3);
     CHECK_EQ_U64(walk.news.held, 1);
     mx_sync_check_event(&walk.stage, "$1", MXSTORE_ABANDONED, MX_ESIGNATURE);
     mx_sync_check_event(&walk.stage, "$2", MXSTORE_HELD, MX_ESESSION);
+    mx_sync_check_event(&walk.stage, "$3", MXSTORE_ABANDONED, MX_ESIGNATURE);
     /* Past state is not the present one. */
     CHECK(mxclient_index_find(&mxclient_rooms_find(&walk.stage.client.rooms, SPAN("!r:x"))->members,
               SPAN("@eve:y")) == NULL);

@@ -485,11 +485,153 @@ TEST(store, held_events_are_found_and_released_once)
         CHECK_EQ_INT(sql_row_int(unit, 1, 0, 0), i == 0 ? 5 : 6);
         sql_unit_destroy(unit);
         unit = sql_unit_create(0);
-        mxstore_release_event(
-            unit, SPAN("$1"), SPAN("m.y"), i == 0 ? SPAN("text") : SPAN("late"), 6 + i);
+        mxstore_release_event(unit, &(struct mxstore_event){ .event_id = SPAN("$1"),
+                                        .type = SPAN("m.y"),
+                                        .body = i == 0 ? SPAN("text") : SPAN("late"),
+                                        .seq = 6 + i });
         CHECK_EQ_INT(store_write(&place, unit), 0);
         check_status(&place, "$1", MXSTORE_ENQUEUED, "text");
     }
+    store_close(&place);
+}
+
+/* ---- authors ---------------------------------------------------------------------------------- */
+
+/* Read the first readable event. Its texts are in the unit, which the caller destroys. */
+static struct sql_unit *read_first(struct place *place, bool own, struct mxstore_readable *ret_row)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int rc;
+
+    mxstore_get_events(unit, 0, 10, own);
+    rc = sql_read_wait(place->sql, unit);
+    CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), sql_unit_why(unit));
+    if (sql_unit_rows(unit, 0) > 0)
+        mxstore_row(unit, 0, 0, MXSTORE_IS_readable, ret_row);
+    return unit;
+}
+
+static void check_proof(struct place *place, enum mxstore_proof then, enum mxstore_proof now)
+{
+    struct mxstore_readable row;
+    struct sql_unit *unit = read_first(place, false, &row);
+
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    CHECK_EQ_STR(mxstore_proof_text(row.proof), mxstore_proof_text(then));
+    CHECK_EQ_STR(mxstore_proof_text(row.proof_now), mxstore_proof_text(now));
+    sql_unit_destroy(unit);
+}
+
+TEST(store, the_proof_of_an_event_follows_its_device)
+{
+    static const struct {
+        int64_t trust, is_deleted;
+        const char *device_id, *identity_key;
+        enum mxstore_proof now;
+    } cases[] = {
+        { MXSTORE_UNVERIFIED, 0, "D", "K", MXSTORE_BY_UNVERIFIED },
+        { MXSTORE_VERIFIED, 0, "D", "K", MXSTORE_BY_VERIFIED },
+        { MXSTORE_BLOCKED, 0, "D", "K", MXSTORE_BY_BLOCKED },
+        { MXSTORE_VERIFIED, 1, "D", "K", MXSTORE_BY_GONE },
+        { MXSTORE_VERIFIED, 0, "D", "L", MXSTORE_BY_GONE },
+        { MXSTORE_VERIFIED, 0, "E", "K", MXSTORE_BY_GONE },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mxstore_event event = decrypted_event("$1", 1);
+        struct mxstore_device device = { .user_id = SPAN("@bob:x"),
+            .device_id = span_of(cases[i].device_id),
+            .identity_key = span_of(cases[i].identity_key),
+            .signing_key = SPAN("S"),
+            .trust = cases[i].trust,
+            .is_deleted = cases[i].is_deleted,
+            .body = SPAN("{}") };
+        struct place place;
+
+        event.proof = MXSTORE_BY_VERIFIED;
+        event.device_id = SPAN("D");
+        event.identity_key = SPAN("K");
+        store_open(&place);
+        CHECK_EQ_INT(put(&place, MXSTORE_IS_event, &event), 0);
+        CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), 0);
+        check_proof(&place, MXSTORE_BY_VERIFIED, cases[i].now);
+        store_close(&place);
+    }
+}
+
+TEST(store, a_proof_that_is_no_devices_stays)
+{
+    static const enum mxstore_proof proofs[] = { MXSTORE_BY_UNKNOWN, MXSTORE_BY_SERVER,
+        MXSTORE_BY_US, MXSTORE_BY_FORWARDED, MXSTORE_BY_IMPORTED };
+
+    for (size_t i = 0; i < sizeof proofs / sizeof proofs[0]; i++) {
+        struct mxstore_event event = decrypted_event("$1", 1);
+        struct mxstore_device device = { .user_id = SPAN("@bob:x"),
+            .device_id = SPAN("D"),
+            .identity_key = SPAN("K"),
+            .signing_key = SPAN("S"),
+            .trust = MXSTORE_VERIFIED,
+            .body = SPAN("{}") };
+        struct place place;
+
+        event.proof = proofs[i];
+        event.device_id = SPAN("D");
+        event.identity_key = SPAN("K");
+        store_open(&place);
+        CHECK_EQ_INT(put(&place, MXSTORE_IS_event, &event), 0);
+        CHECK_EQ_INT(put(&place, MXSTORE_IS_device, &device), 0);
+        check_proof(&place, proofs[i], proofs[i]);
+        store_close(&place);
+    }
+    CHECK_EQ_STR(mxstore_proof_text(-1), "unknown");
+    CHECK_EQ_STR(mxstore_proof_text(MXSTORE_PROOF_COUNT), "unknown");
+}
+
+TEST(store, own_events_are_read_on_request_alone)
+{
+    struct mxstore_event event = decrypted_event("$1", 1);
+    struct mxstore_readable row;
+    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    event.is_own = 1;
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_event, &event), 0);
+    unit = read_first(&place, false, &row);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 0);
+    sql_unit_destroy(unit);
+    unit = read_first(&place, true, &row);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    CHECK_EQ_INT(row.is_own, 1);
+    sql_unit_destroy(unit);
+    store_close(&place);
+}
+
+SQL_STATEMENT(put_old_event,
+    "INSERT INTO mx_event (event_id, seq, room_id, sender, type, origin_ms, status, reason,"
+    " lease_until_ms, attempts, body) VALUES ('$1', 1, '!r', '@bob:x', 'm.x', 0, 1, 0, 0, 0, $1)");
+
+TEST(store, events_of_an_older_version_have_an_unknown_author)
+{
+    struct sql_options options;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct place place;
+
+    if (STORE_ON_POSTGRES)
+        test_postgres_open(&postgres, NULL);
+    place_init_in_memory(&place);
+    place_system(&place);
+    options = (struct sql_options){ .url = STORE_ON_POSTGRES ? postgres.url : place.url,
+        .migrations = mxstore_migrations,
+        .migration_count = 4 };
+    CHECK_EQ_INT(place_try_open(&place, &options), 0);
+    sql_unit_step(unit, &put_old_event, 1);
+    sql_unit_blob(unit, "{}", 2);
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    sql_close(&place.sql);
+    options.migration_count = MXSTORE_MIGRATIONS;
+    CHECK_EQ_INT(place_try_open(&place, &options), 0);
+    check_proof(&place, MXSTORE_BY_UNKNOWN, MXSTORE_BY_UNKNOWN);
     store_close(&place);
 }
 

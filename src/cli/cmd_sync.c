@@ -29,6 +29,7 @@ static const struct sync_action sync_actions[] = {
     { "send", "ROOM TEXT", 3, 3, sync_send },
     { "tail", "[--room R] [--count N]", 1, 1, sync_tail },
     { "attach", "ROOM FILE", 3, 3, sync_attach },
+    { "outbox", "list, drop ID or retry ID", 1, 3, sync_outbox },
     { "devices", "USER", 2, 2, sync_devices },
     { "keys", "export FILE or keys import FILE, with --passphrase-file F", 3, 3, sync_keys },
     { "verify", "USER [DEVICE], or verify --listen", 1, 3, sync_verify },
@@ -214,6 +215,9 @@ const struct cli_command cmd_sync = {
         "                       TEXT - is read from standard input\n"
         "  attach ROOM FILE     encrypt, upload and send a file\n"
         "    --unencrypted        send and attach: also to a room that is not encrypted\n"
+        "  outbox               list messages that have not left, with their ids\n"
+        "  outbox drop ID       forget one\n"
+        "  outbox retry ID      send one that was given up, or that waits, now\n"
         "  tail                 print decrypted events as they come, and why others cannot be "
         "read\n"
         "    --room R             of this room alone\n"
@@ -224,12 +228,8 @@ const struct cli_command cmd_sync = {
         "says\n"
         "                         is not saved either\n"
         "                       Each line begins with the trust in the device that wrote it:\n"
-        "                       verified, unverified, blocked, gone (deleted since, or listed "
-        "with\n"
-        "                       other keys), forwarded or imported (the key did not come from the\n"
-        "                       device itself), unencrypted, own (this device), unknown (stored "
-        "by\n"
-        "                       an older version). `was` names the trust when it was decrypted\n"
+        "                       verified, unverified, blocked, gone, forwarded, imported,\n"
+        "                       unencrypted, own or unknown; `was` is the trust at its decryption\n"
         "  devices USER         list the devices of a user\n"
         "  verify USER [DEVICE] ask a device for verification and compare seven emoji; the user "
         "must\n"
@@ -251,9 +251,10 @@ const struct cli_command cmd_sync = {
         "  --password-file F    tail and verify: log in again if the homeserver ends the login\n"
         "  --key-file F         the key that seals secrets in DIR: 64 hexadecimal digits\n"
         "  --key-fd N           the same from an open descriptor (default: DIR/key, created)\n"
-        "  --share WHO          devices that get the keys of messages: verified (default), all,\n"
-        "                       or halt: send nothing while a device is not verified. The command\n"
-        "                       that runs the engine decides\n"
+        "  --share WHO          send, attach: devices that get the keys of the message: verified\n"
+        "                       (default), all, or halt: the message waits in the outbox while a\n"
+        "                       device is not verified. tail, verify: of messages sent beside "
+        "them\n"
         "\n"
         "Exit status: 0 success, 1 failure, 2 a wrong command line.\n"
         "\n"

@@ -107,7 +107,8 @@ int sync_client_open(struct sync_client *client, const struct sync_arguments *ar
         client->fd = -1;
         return sync_fail("%s", why);
     }
-    if (client->host == NULL && arguments->share != NULL)
+    if (client->host == NULL && arguments->share != NULL &&
+        strcmp(arguments->words[0], "send") != 0 && strcmp(arguments->words[0], "attach") != 0)
         return sync_fail("The engine of %s runs in another process and keeps its own --share. End "
                          "that `tail` or `verify`, or start it with --share %s.",
             arguments->data, arguments->share);

@@ -125,6 +125,12 @@ bool sync_read_secret(const char *path, const char *what, struct buffer *ret_sec
  * printed. True without that option. */
 bool sync_read_password(struct sync_client *client);
 
+/* ---- rooms: sync_rooms.c ---------------------------------------------------------------------- */
+
+/* Check that a message may go to a room: this user is a member, and it is encrypted or the command line
+ * has --unencrypted. CLI_OK, or CLI_FAILED and a message. */
+int sync_check_room(struct sync_client *client, const char *what, const char *room);
+
 /* ---- names of emoji: sync_emoji.c ------------------------------------------------------------- */
 
 /* Read a file of names, as the Matrix specification's sas-emoji.json. False: a message was printed. */
@@ -133,13 +139,14 @@ bool sync_emoji_read(const char *path, struct json_doc *ret_doc);
  * of such a file, or NULL. */
 struct span sync_emoji_name(const struct json *table, int64_t number);
 
+/* ---- events on their way: sync_outbox.c ------------------------------------------------------- */
+
+/* Send the event of a room, under --share, and wait until it has left or is held back by the policy. The
+ * caller ended its content. */
+int sync_send_content(struct sync_client *client, const char *room, struct span content);
+
 /* ---- media: sync_media.c ---------------------------------------------------------------------- */
 
-/* Check that a message may go to a room: this user is a member, and it is encrypted or the command line
- * has --unencrypted. CLI_OK, or CLI_FAILED and a message. */
-int sync_check_room(struct sync_client *client, const char *what, const char *room);
-/* Send the event of a room and wait until it has left. The caller ended its content. */
-int sync_send_content(struct sync_client *client, const char *room, struct span content);
 /* Save the attachment of an event, if it has one, into a directory. Returns the code of a failure, after
  * a message; 1 if a file was saved, 0 without one; *ret_path is its path. A file over its limit
  * (--save-max, and the size that the event says) leaves no part. */

@@ -13,8 +13,7 @@ enum {
     LOGIN_FAILURES_MAX = 10,
     LOGIN_WAITS_MAX = 5,           /* that the server may ask for */
     LOGIN_WAIT_MAX_MS = 60 * 1000, /* a longer one ends the command */
-    SENT_MS = 120 * 1000,
-    HELD_MS = 2000, /* between looks for events that cannot be read */
+    HELD_MS = 2000,                /* between looks for events that cannot be read */
     EVENT_BYTES_MAX = 65536,
     EVENT_REST_BYTES = 3072, /* ids and names of up to 255 bytes, 20 previous events, signatures */
     SEALED_REST_BYTES = 512, /* the type and the room's id beside the text, padding, signature */
@@ -342,84 +341,6 @@ int sync_status(struct sync_client *client)
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */
-
-static int sent_print(const struct sync_client *client, const struct json *answer)
-{
-    struct span event = sync_text(answer, "result");
-    int64_t unverified = sync_number(answer, "unverified");
-    struct buffer line = { 0 };
-    struct json_writer writer = json_writer(&line);
-
-    if (unverified > 0)
-        fprintf(stderr,
-            "%lld device%s of the room cannot read it: not verified. Run `troupe sync verify "
-            "USER`.\n",
-            (long long)unverified, unverified == 1 ? "" : "s");
-    if (!client->arguments->as_json)
-        return sync_say("%.*s", (int)event.size, event.at) ? CLI_OK : CLI_FAILED;
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, "eventId", event);
-    json_put_int(&writer, "unverified", unverified);
-    json_put_end(&writer);
-    return json_writer_end(&writer) == 0 && sync_print_line(&line) ? CLI_OK : CLI_FAILED;
-}
-
-/* Say why an event was refused: by the server, or since the login has ended. */
-static int sent_complain(struct sync_client *client, struct span reason)
-{
-    struct sync_call call;
-    struct span problem = { "", 0 };
-    int status;
-
-    sync_call_start(&call, client, "status");
-    if (sync_call_end(&call) == 0 && !span_is(sync_text(call.answer, "state"), "ACTIVE"))
-        problem = sync_text(call.answer, "problem");
-    status = problem.size > 0
-                 ? sync_fail("send: %.*s", (int)problem.size, problem.at)
-                 : sync_fail("send: The event was refused: %.*s.", (int)reason.size, reason.at);
-    sync_call_fini(&call);
-    return status;
-}
-
-/* Wait until the event with this transaction id has left. */
-static int sent_wait(struct sync_client *client, struct span txn)
-{
-    struct sync_call call;
-    int rc, status;
-
-    sync_call_start(&call, client, "sent");
-    json_put_string(&call.writer, "text", txn);
-    json_put_int(&call.writer, "timeoutMs", SENT_MS);
-    rc = sync_call_end(&call);
-    if (rc == 0)
-        status = sent_print(client, call.answer);
-    else if (rc == TR_EACCES)
-        status = sent_complain(client, sync_text(call.answer, "result"));
-    else if (rc == TR_ETIMEOUT || rc == TR_ECANCELLED)
-        status = sync_fail("send: The event waits in the outbox. The next command that runs with "
-                           "--data %s sends it.",
-            client->arguments->data);
-    else
-        status = sync_complain(client, "send", rc);
-    sync_call_fini(&call);
-    return status;
-}
-
-int sync_send_content(struct sync_client *client, const char *room, struct span content)
-{
-    struct sync_call call;
-    int rc, status;
-
-    sync_call_start(&call, client, "send");
-    json_put_text(&call.writer, "room", room);
-    json_put_text(&call.writer, "type", "m.room.message");
-    json_put_string(&call.writer, "content", content);
-    rc = sync_call_end(&call);
-    status = rc != 0 ? sync_complain(client, "send", rc)
-                     : sent_wait(client, sync_text(call.answer, "result"));
-    sync_call_fini(&call);
-    return status;
-}
 
 /* Write the content of a message of this text. CLI_OK, or CLI_FAILED and a message. */
 static int send_write(const struct sync_client *client, struct span text, struct buffer *content)

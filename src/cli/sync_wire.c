@@ -42,6 +42,25 @@ static bool wire_read_act(struct span name, enum mxclient_verify_act *ret_act)
     return false;
 }
 
+/* The values of --share. */
+static const char *const wire_policies[] = {
+    [MXCLIENT_SHARE_EXCLUDE] = "verified",
+    [MXCLIENT_SHARE_HALT] = "halt",
+    [MXCLIENT_SHARE_ALL] = "all",
+};
+enum { WIRE_POLICIES = sizeof wire_policies / sizeof wire_policies[0] };
+
+static bool wire_read_policy(struct span name, struct mxengine_job *job)
+{
+    for (int i = 0; i < WIRE_POLICIES; i++)
+        if (span_is(name, wire_policies[i])) {
+            job->policy = (enum mxclient_policy)i;
+            job->has_policy = true;
+            return true;
+        }
+    return false;
+}
+
 /* Open the file of an upload or a download. */
 static int wire_open(struct mxengine_job *job, struct span path)
 {
@@ -106,6 +125,8 @@ static int wire_take(struct mxengine_job *job, struct span key, const struct jso
         job->timeout_ns = TR_MILLISECONDS((uint64_t)number);
     else if (span_is(key, "act"))
         return json_string(value, &text) && wire_read_act(text, &job->act) ? 0 : TR_EINVAL;
+    else if (span_is(key, "share"))
+        return json_string(value, &text) && wire_read_policy(text, job) ? 0 : TR_EINVAL;
     else if (span_is(key, "sizeMax") && json_int(value, &number) && number > 0)
         job->file.size_max = (uint64_t)number < MXCLIENT_MEDIA_BYTES_MAX ? (uint64_t)number
                                                                          : MXCLIENT_MEDIA_BYTES_MAX;
@@ -225,6 +246,52 @@ static void wire_put_events(
     json_put_end(writer);
 }
 
+/* Write an unsent event. `number` is the one to go on after. */
+static void wire_put_unsent(
+    const struct mxstore_outbox *row, const struct mx_pickle_key *key, struct json_writer *writer)
+{
+    struct json_doc doc = { .depth_max = MXCLIENT_EVENT_DEPTH_MAX };
+    struct buffer content = { 0 };
+    uint64_t number = 0;
+
+    if (row->txn_id.size > 0)
+        (void)span_u64((struct span){ row->txn_id.at + 1, row->txn_id.size - 1 }, &number);
+    json_put_object(writer, NULL);
+    json_put_string(writer, "txnId", row->txn_id);
+    json_put_int(writer, "number", (int64_t)number);
+    json_put_string(writer, "roomId", row->room_id);
+    json_put_int(writer, "createdMs", row->created_ms);
+    json_put_text(writer, "state",
+        row->sending == MXSTORE_FAILED    ? "failed"
+        : row->sending == MXSTORE_SENDING ? "sending"
+                                          : "waiting");
+    if (row->policy >= 0 && row->policy < WIRE_POLICIES)
+        json_put_text(writer, "share", wire_policies[row->policy]);
+    json_put_int(writer, "attempts", row->attempts);
+    if (row->reason.size > 0)
+        json_put_string(writer, "reason", row->reason);
+    if (mxclient_body_open(key, row->txn_id, row->content, &content) == 0 &&
+        json_parse_copy(&doc, mxclient_span(&content), 0) == 0)
+        json_put_value(writer, "content", json_root(&doc));
+    json_put_end(writer);
+    mx_wipe_buffer(&content);
+    mx_wipe_buffer(&doc.copy);
+    json_doc_free(&doc);
+}
+
+static void wire_put_outbox(
+    const struct mxengine_job *job, const struct mx_pickle_key *key, struct json_writer *writer)
+{
+    struct mxstore_outbox row;
+
+    json_put_array(writer, "outbox");
+    for (uint32_t i = 0; i < sql_unit_rows(job->rows, 0); i++) {
+        mxstore_row(job->rows, 0, i, MXSTORE_IS_outbox, &row);
+        wire_put_unsent(&row, key, writer);
+    }
+    json_put_end(writer);
+}
+
 static void wire_put_status(const struct mxengine_status *status, struct json_writer *writer)
 {
 #define WIRE_NAME(name, text) #name,
@@ -249,6 +316,8 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     json_put_int(writer, "waitMs", (int64_t)status->wait_ms);
     json_put_int(writer, "waitStatus", status->wait_status);
     json_put_int(writer, "unsent", (int64_t)status->unsent);
+    json_put_int(writer, "failed", (int64_t)status->failed);
+    json_put_bool(writer, "halted", status->is_halted);
     json_put_int(writer, "undecrypted", (int64_t)status->undecrypted);
     json_put_int(writer, "gaps", status->gaps);
     json_put_bool(writer, "settled", status->is_settled);
@@ -299,7 +368,9 @@ static void wire_put_result(
         wire_put_status(&job->status, writer);
     else if (job->verb == MXENGINE_NEWS)
         wire_put_news(job, writer);
-    else if (job->verb == MXENGINE_DEVICES)
+    else if (job->verb == MXENGINE_OUTBOX)
+        wire_put_outbox(job, key, writer);
+    else if (job->verb == MXENGINE_DEVICES || job->verb == MXENGINE_UNVERIFIED)
         json_put_raw(writer, "devices", mxclient_span(&job->text));
     else if (job->verb == MXENGINE_MEMBERS)
         json_put_raw(writer, "members", mxclient_span(&job->text));

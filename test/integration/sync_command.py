@@ -285,6 +285,42 @@ def after_a_logout_rooms_and_events_are_shown(folder):
         assert "ended for good" in ada.run("send", ROOM, "x", "--unencrypted", status=1).stderr
 
 
+def an_unsent_message_is_listed_dropped_and_retried(folder):
+    with stage(folder) as (home, ada):
+        assert not ada.run("outbox").stdout
+        home.say("PUT", "/send/", (403, {"errcode": "M_FORBIDDEN", "error": "You are muted"}))
+        said = ada.run("send", ROOM, "muted", "--unencrypted", status=1).stderr
+        assert "send: The event was refused: M_FORBIDDEN (HTTP 403): You are muted." in said, said
+        row, = ada.lines("outbox")
+        assert {"roomId": ROOM, "state": "failed", "share": "verified", "content": {"msgtype": "m.text", "body": "muted"}
+                }.items() <= row.items() and "M_FORBIDDEN" in row["reason"], row
+        shown = ada.run("outbox", "list").stdout
+        assert re.fullmatch(rf"{row['txnId']} +failed +verified +{ROOM} +muted \(M_FORBIDDEN.*\)\n", shown), shown
+        del home.answers[("PUT", "/send/")]
+        assert ada.run("outbox", "retry", row["txnId"]).stdout.startswith("$event")
+        assert not ada.run("outbox").stdout and sent_bodies(home) == ["muted", "muted"]
+        for words in (("drop", row["txnId"]), ("retry", "m999")):
+            assert "No unsent event has the id" in ada.run("outbox", *words, status=1).stderr
+        assert "takes list, drop ID or retry ID, not 'dance'." in ada.run("outbox", "dance", status=2).stderr
+
+
+def more_unsent_messages_than_a_page_are_listed(folder):
+    with stage(folder) as (home, ada):
+        home.say("PUT", "/send/", (403, {"errcode": "M_FORBIDDEN"}))
+        with ada.tail(), socket.socket(socket.AF_UNIX) as engine:
+            engine.connect(os.path.join(ada.data, "engine.socket"))
+            lines = engine.makefile("rw")
+            serving.wait_until(lambda: ada.lines("status")[0]["settled"], "the tail has synced")
+            for number in range(120):
+                print(json.dumps({"id": 1, "do": "send", "room": ROOM, "type": "m.room.message", "content": {
+                    "body": str(number)}}), file=lines, flush=True)
+                assert json.loads(lines.readline())["ok"]
+            serving.wait_until(lambda: ada.lines("status")[0]["failed"] == 120, "all were refused")
+            assert [row["content"]["body"] for row in ada.lines("outbox")] == [str(number) for number in range(120)]
+            ada.run("outbox", "drop", ada.lines("outbox")[70]["txnId"])
+            assert len(ada.lines("outbox")) == 119
+
+
 # ---- attachments ----------------------------------------------------------------------------------------------------
 
 def attachment(home, name, plain, packed=None, **more):

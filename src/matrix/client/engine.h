@@ -87,6 +87,8 @@ struct mxengine_transport {
         "forget the unsent event with the id TEXT; if it was asked for, the server may have it")   \
     X(RETRY, "send the unsent event with the id TEXT now, as if it had not been tried")            \
     X(DEVICES, "list the devices of USER; `text` is a JSON array")                                 \
+    X(UNVERIFIED,                                                                                  \
+        "list the known devices of ROOM's members that are not verified; `text` as JSON")          \
     X(EXPORT, "write all received sessions to `text`, for a key file")                             \
     X(IMPORT, "take the sessions TEXT of a key file; `import` counts them")                        \
     X(VERIFY, "ask USER, or its DEVICE, for a verification; `id` is its transaction id")           \
@@ -159,6 +161,8 @@ struct mxengine_job {
     bool waits;         /* EVENTS: answer once there is an event */
     bool own;           /* EVENTS: also those that this device sent */
     enum mxclient_verify_act act;
+    bool has_policy; /* SEND: `policy` is the event's; else it is the engine's */
+    enum mxclient_policy policy;
     struct mxengine_file file; /* the job closes it */
     uint64_t timeout_ns;       /* of mxengine_ask; 0: none */
     struct tr_cancel *cancel;  /* the same; borrowed until the reply; may be NULL */

@@ -177,6 +177,7 @@ static void job_send(struct engine *engine, struct tr_context *ctx, struct mxeng
     char txn[MXCLIENT_TXN_BYTES];
     int rc = !jobs_has_session(engine) ? TR_EACCES : room == NULL ? TR_ENOENT : 0;
 
+    message.policy = job->has_policy ? job->policy : engine->options->policy;
     if (rc == 0)
         rc =
             mxclient_send_accept(&engine->client, room, &message, engine_now_ms(engine), unit, txn);
@@ -228,7 +229,8 @@ static void job_take_sent(
         rc = buffer_span(&job->id, row.sending == MXSTORE_SENT ? row.event_id : row.reason);
         if (rc == 0 && row.sending == MXSTORE_FAILED)
             rc = TR_EACCES;
-        job->unverified = engine_count_unverified(engine, row.room_id);
+        job->unverified =
+            engine_count_unverified(engine, row.room_id, (enum mxclient_policy)row.policy);
     }
     engine_job_answer(job, rc);
 }
@@ -385,6 +387,7 @@ static void (*const job_starts[MXENGINE_VERB_COUNT])(
     [MXENGINE_DROP] = job_read,
     [MXENGINE_RETRY] = job_read,
     [MXENGINE_DEVICES] = engine_job_devices,
+    [MXENGINE_UNVERIFIED] = engine_job_unverified,
     [MXENGINE_EXPORT] = job_export,
     [MXENGINE_IMPORT] = engine_job_import,
     [MXENGINE_VERIFY] = engine_job_verify,

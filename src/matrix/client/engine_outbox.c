@@ -104,6 +104,7 @@ static int outbox_try(struct engine *engine, const struct mxstore_outbox *row,
     if (room != NULL && room->membership == MXCLIENT_JOINED) {
         if (engine_now_ms(engine) < room->next_send_ms)
             return 0;
+        engine->client.policy = (enum mxclient_policy)row->policy;
         rc = row->body.at != NULL ? outbox_send(engine, room, row, unit)
                                   : outbox_prepare(engine, room, row, unit);
     }
@@ -293,10 +294,14 @@ static int outbox_take_event(struct engine *engine, const struct mxclient_outcom
     const struct json *body, struct sql_unit *unit)
 {
     struct span txn_id = mxclient_span(&engine->sending.txn_id), event_id;
+    struct buffer reason = { 0 };
 
     if (outcome->verdict != MXCLIENT_DONE) {
-        outbox_fail(engine, txn_id,
-            outcome->errcode[0] != 0 ? span_of(outcome->errcode) : SPAN("refused"), unit);
+        outbox_put_reason(outcome, &reason);
+        if (outcome->reason[0] != 0)
+            (void)buffer_format(&reason, ": %s", outcome->reason);
+        outbox_fail(engine, txn_id, mxclient_span(&reason), unit);
+        buffer_free(&reason);
         return 0;
     }
     /* A 200 without an id is no answer: send it again. */

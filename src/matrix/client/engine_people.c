@@ -84,31 +84,73 @@ static bool people_is_us(
            span_equal(device_id, mxclient_span(&engine->client.session.device_id));
 }
 
-uint32_t engine_count_unverified(const struct engine *engine, struct span room_id)
+/* Write the devices of a user that are not verified; without a writer this counts them alone. */
+static uint32_t people_put_unverified(
+    const struct engine *engine, const struct mxclient_user *user, struct json_writer *writer)
 {
-    const struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, room_id);
     uint32_t count = 0;
 
-    if (engine->client.policy == MXCLIENT_SHARE_ALL || room == NULL ||
-        room->encryption == MXCLIENT_PLAIN)
-        return 0;
+    for (uint32_t i = 0; i < user->devices.count; i++) {
+        const struct mxclient_device *device =
+            (const struct mxclient_device *)user->devices.entries[i];
+
+        if (device->is_deleted || device->trust != MXSTORE_UNVERIFIED ||
+            people_is_us(engine, user, device))
+            continue;
+        count++;
+        if (writer == NULL)
+            continue;
+        json_put_object(writer, NULL);
+        json_put_string(writer, "userId", mxclient_id(&user->entry));
+        json_put_string(writer, "deviceId", mxclient_id(&device->entry));
+        json_put_end(writer);
+    }
+    return count;
+}
+
+/* The same for the members of a room. */
+static uint32_t people_put_members(
+    const struct engine *engine, const struct mxclient_room *room, struct json_writer *writer)
+{
+    uint32_t count = 0;
+
     for (uint32_t i = 0; i < room->members.count; i++) {
         const struct mxclient_member *member =
             (const struct mxclient_member *)room->members.entries[i];
         const struct mxclient_user *user =
             mxclient_devices_user(&engine->client.devices, mxclient_id(&member->entry));
 
-        if (user == NULL || member->membership == MXCLIENT_LEFT)
-            continue;
-        for (uint32_t j = 0; j < user->devices.count; j++) {
-            const struct mxclient_device *device =
-                (const struct mxclient_device *)user->devices.entries[j];
-
-            count += !device->is_deleted && device->trust == MXSTORE_UNVERIFIED &&
-                     !people_is_us(engine, user, device);
-        }
+        if (user != NULL && member->membership != MXCLIENT_LEFT)
+            count += people_put_unverified(engine, user, writer);
     }
     return count;
+}
+
+uint32_t engine_count_unverified(
+    const struct engine *engine, struct span room_id, enum mxclient_policy policy)
+{
+    const struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, room_id);
+
+    if (policy == MXCLIENT_SHARE_ALL || room == NULL || room->encryption == MXCLIENT_PLAIN)
+        return 0;
+    return people_put_members(engine, room, NULL);
+}
+
+void engine_job_unverified(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
+{
+    const struct mxclient_room *room =
+        mxclient_rooms_find(&engine->client.rooms, mxclient_span(&job->args[MXENGINE_ROOM]));
+    struct json_writer writer = json_writer(&job->text);
+
+    (void)ctx;
+    if (room == NULL) {
+        engine_job_answer(job, TR_ENOENT);
+        return;
+    }
+    json_put_array(&writer, NULL);
+    (void)people_put_members(engine, room, &writer);
+    json_put_end(&writer);
+    engine_job_answer(job, json_writer_end(&writer));
 }
 
 /* ---- key files -------------------------------------------------------------------------------- */

@@ -252,8 +252,10 @@ void engine_job_import(struct engine *engine, struct tr_context *ctx, struct mxe
 void engine_job_verify(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
 void engine_job_act(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
 void engine_job_news(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
-/* Count the devices of a room's members that the policy leaves out. */
-uint32_t engine_count_unverified(const struct engine *engine, struct span room_id);
+/* Count the devices of a room's members that a policy leaves out. */
+uint32_t engine_count_unverified(
+    const struct engine *engine, struct span room_id, enum mxclient_policy policy);
+void engine_job_unverified(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job);
 /* Say that messages or time limits of verifications may be due. */
 void engine_want_verify(struct engine *engine);
 /* Note the steps that the stored unit had. */

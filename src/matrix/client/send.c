@@ -557,7 +557,8 @@ int mxclient_send_accept(struct mxclient *client, const struct mxclient_room *ro
     struct mxstore_outbox row = { .created_ms = now_ms,
         .room_id = mxclient_id(&room->entry),
         .type = message->type,
-        .sending = MXSTORE_PENDING };
+        .sending = MXSTORE_PENDING,
+        .policy = message->policy };
     struct buffer sealed = { 0 };
     struct json_doc doc = { 0 };
     int rc;
@@ -594,7 +595,8 @@ int mxclient_send(struct mxclient *client, struct mxclient_room *room,
     rc = mxclient_body_open(client->session.key, row->txn_id, row->content, &content);
     if (rc == 0)
         rc = send_put_body(client, room,
-            &(struct mxclient_message){ row->type, mxclient_span(&content) }, unit, &body);
+            &(struct mxclient_message){ .type = row->type, .content = mxclient_span(&content) },
+            unit, &body);
     if (rc == 0) {
         sealed.type = room->encryption == MXCLIENT_PLAIN ? row->type : SPAN("m.room.encrypted");
         sealed.body = mxclient_span(&body);

@@ -60,7 +60,8 @@ void mxclient_send_forget(struct mxclient *client, struct mxclient_place place);
 /* A message for a room. */
 struct mxclient_message {
     struct span type;
-    struct span content; /* JSON, an object */
+    struct span content;         /* JSON, an object */
+    enum mxclient_policy policy; /* under which it is sent, whenever that is */
 };
 /* Accept a message into the outbox: add its row, not encrypted yet, and the step that stores its
  * transaction id. TR_EACCES: not a member; TR_EINVAL for a type or content that is not valid,

@@ -33,7 +33,8 @@ struct mxstore_table {
 #define V8 V7 ", $8"
 #define V11 V8 ", $9, $10, $11"
 #define V12 V11 ", $12"
-#define V15 V12 ", $13, $14, $15"
+#define V13 V12 ", $13"
+#define V15 V13 ", $14, $15"
 
 #define INSERT(list, name, values)                                                                 \
     "INSERT INTO mx_" name " (" list(NAME_FIRST, NAME_NEXT) ") VALUES (" values ")"
@@ -125,7 +126,7 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
     [MXSTORE_IS_outbox] = {
         TABLE(MXSTORE_OUTBOX, outbox),
         .replaces = true,
-        .put.text = PUT(MXSTORE_OUTBOX, "outbox", V12, "txn_id"),
+        .put.text = PUT(MXSTORE_OUTBOX, "outbox", V13, "txn_id"),
         .get.text = SELECT(MXSTORE_OUTBOX, "outbox") " WHERE txn_id = $1",
     },
     [MXSTORE_IS_gap] = {

@@ -16,7 +16,7 @@
 
 #include "sql/sql.h"
 
-enum { MXSTORE_MIGRATIONS = 5 };
+enum { MXSTORE_MIGRATIONS = 6 };
 extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -166,7 +166,8 @@ enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_F
     NEXT(INT, lease_until_ms)                                                                      \
     NEXT(INT, attempts)                                                                            \
     NEXT(TEXT, event_id)                                                                           \
-    NEXT(TEXT, reason)
+    NEXT(TEXT, reason)                                                                             \
+    NEXT(INT, policy) /* enum mxclient_policy: the devices that get its key */
 
 /* A hole in a room's timeline, from its newer end back to its older one, to be filled by /messages
  * before the marker passes it. A walk shrinks the row from either end. */

@@ -194,4 +194,11 @@ const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS] = {
                 "ALTER TABLE mx_event DROP COLUMN identity_key;\n"
                 "ALTER TABLE mx_event DROP COLUMN is_own;\n",
     },
+    {
+        .version = 6,
+        .name = "matrix: the policy of unsent events",
+        /* An event that waits since before has the strictest one, 1: it waits on. */
+        .up = "ALTER TABLE mx_outbox ADD COLUMN policy BIGINT NOT NULL DEFAULT 1;\n",
+        .down = "ALTER TABLE mx_outbox DROP COLUMN policy;\n",
+    },
 };

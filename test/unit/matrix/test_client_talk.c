@@ -246,7 +246,8 @@ static enum mxclient_need prepare(struct engine *engine)
 static void put_message(struct engine *engine, struct mxclient_room *room, const char *content,
     struct sql_unit *unit, struct mxclient_request *request)
 {
-    struct mxclient_message message = { SPAN("m.room.message"), span_of(content) };
+    struct mxclient_message message = { .type = SPAN("m.room.message"),
+        .content = span_of(content) };
     char txn[MXCLIENT_TXN_BYTES];
 
     CHECK_EQ_INT(
@@ -576,7 +577,8 @@ TEST(wipe, a_text_that_is_released_stays_in_no_freed_memory)
 static int send_with_fault(struct engine *engine, uint64_t countdown)
 {
     struct mxclient_room *room = mxclient_rooms_find(&engine->client.rooms, ROOM);
-    struct mxclient_message message = { SPAN("m.room.message"), SPAN("{\"body\":\"" SECRET "\"}") };
+    struct mxclient_message message = { .type = SPAN("m.room.message"),
+        .content = SPAN("{\"body\":\"" SECRET "\"}") };
     struct sql_unit *unit = sql_unit_create(0);
     struct mxclient_request request = { 0 };
     char txn[MXCLIENT_TXN_BYTES] = "m0";

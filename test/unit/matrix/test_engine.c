@@ -1361,6 +1361,40 @@ TEST(engine, an_event_that_the_policy_holds_back_is_named)
     pair_stop(&home, &ada, &bob);
 }
 
+/* An engine with a looser policy finds the event in the outbox. */
+TEST(engine, a_held_event_keeps_its_policy)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_SEND);
+    struct mxengine_job *list = mxengine_job_create(MXENGINE_UNVERIFIED);
+    struct device ada, bob;
+    struct home home;
+
+    pair_start(&home, &ada, &bob);
+    mxengine_job_set(job, MXENGINE_ROOM, ROOM);
+    mxengine_job_set(job, MXENGINE_TYPE, SPAN("m.room.message"));
+    mxengine_job_set(job, MXENGINE_CONTENT, SPAN("{\"body\":\"for verified eyes\"}"));
+    job->has_policy = true;
+    job->policy = MXCLIENT_SHARE_HALT;
+    CHECK_EQ_INT(do_job(&ada, job), 0);
+    mxengine_job_unref(job);
+    while (!status_of(&ada).is_halted)
+        ;
+    device_kill_engine(&ada);
+    CHECK_EQ_INT(ada.policy, MXCLIENT_SHARE_ALL);
+    device_spawn(&ada);
+    wait_state(&ada, MXCLIENT_ACTIVE);
+    while (!status_of(&ada).is_halted)
+        CHECK_EQ_INT(status_of(&ada).unsent, 1);
+    mxengine_job_set(list, MXENGINE_ROOM, ROOM);
+    CHECK_EQ_INT(do_job(&ada, list), 0);
+    CHECK(has_text(&list->text, "\"userId\":\"@u1:x\""));
+    CHECK(has_text(&list->text, status_of(&bob).device_id));
+    mxengine_job_unref(list);
+    verify_each_other(&ada, &bob);
+    wait_event(&bob, "for verified eyes");
+    pair_stop(&home, &ada, &bob);
+}
+
 TEST(engine, exported_sessions_are_known_when_imported)
 {
     struct mxengine_job *job = mxengine_job_create(MXENGINE_EXPORT), *import;

@@ -391,7 +391,8 @@ static void wire_put_result(
 /* Other errors may be the runtime's, and the engine may still work on the job. */
 bool sync_wire_has_reason(int status)
 {
-    return status == TR_EACCES || status == TR_ENOENT || status == TR_EPROTO || status == TR_EIO;
+    return status == TR_EACCES || status == TR_ENOENT || status == TR_EPROTO || status == TR_EIO ||
+           status == TR_ETOOBIG;
 }
 
 int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,

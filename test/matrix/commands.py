@@ -10,7 +10,6 @@ import os
 import pty
 import re
 import select
-import shlex
 import signal
 import sqlite3
 import stat
@@ -786,89 +785,120 @@ def open_text(path):
         return file.read()
 
 
-def guide_commands():
-    """The lines of docs/guide/matrix.md that a reader types, for users of this case."""
+def guide_blocks():
+    """The lines of docs/guide/matrix.md that a reader pastes, block by block, for users of this case."""
     with open(os.path.join(ROOT, "docs/guide/matrix.md"), encoding="utf-8") as file:
         blocks = re.findall(r"^```sh\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [line.replace("ada", "gina").replace("bob", "hugo") for line in lines]
+    return [block.replace("ada", "gina").replace("bob", "hugo").splitlines() for block in blocks]
 
 
-class Guide:
-    """A reader with a shell and terminals."""
+class Terminal:
+    """A shell in the reader's folder. The reader types one line after the other; `make` has been run."""
 
-    def __init__(self, stage):
-        self.folder = os.path.join(stage.folder, "guide")
-        os.mkdir(self.folder)
-        for user in ("gina", "hugo"):
-            stage.server.register(user)
-        for name, text in (("photo.png", "not really"), ("passphrase", "correct horse\n")):
-            with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
-                file.write(text)
-        self.environment = {**os.environ, "PATH": f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}", "server": stage.server.url}
+    def __init__(self, folder):
+        # pylint: disable=consider-using-with  # it ends in __exit__
+        self.process = subprocess.Popen(["/bin/bash", "--norc", "--noprofile"], cwd=folder, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.shown, self.count = "", 0
+        jq = "import json, sys; print(json.load(sys.stdin)['content']['body'])"
+        self.send(f"make() {{ :; }}; type jq >/dev/null 2>&1 || jq() {{ python3 -c \"{jq}\"; }}")
 
-    def type(self, line, **more):
-        done = subprocess.run(["/bin/bash", "-c", line], cwd=self.folder, env={**self.environment, **more}, capture_output=True,
-                              text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
-        SHOWN.append(done.stderr)
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
-        return done.stdout
+    def __enter__(self):
+        return self
 
-    def verify(self, listens, asks):
-        """Both terminals show the same, and both users say yes."""
-        with contextlib.ExitStack() as stack:
-            both = []
-            for line in (listens, asks):
-                running = stack.enter_context(Running(["/usr/bin/env", "-C", self.folder, *shlex.split(
-                    line.replace("troupe", PROGRAM, 1)), "--json"]))
-                both.append(running)
-                if line is listens:
-                    wait_until(lambda: os.path.exists(os.path.join(self.folder, "hugo", "engine.socket")), "hugo listens")
-                    wait_until(lambda: json.loads(self.type("troupe sync status --json --data hugo"))["settled"], "hugo synced")
-            codes = [running.step("compare")["emoji"] for running in both]
-            assert codes[0] == codes[1], codes
-            for running in both:
-                running.say("yes")
-            assert [running.end() for running in both] == [0, 0]
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        SHOWN.append(self.shown)
+
+    def send(self, line):
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait(self, pattern):
+        """Reads on until the pattern is shown, and drops all before its end."""
+        while not (found := re.search(pattern, self.shown)):
+            ready, _, _ = select.select([self.process.stdout], [], [], LIMIT_S)
+            assert ready, f"not shown in time: {pattern} in {self.shown}"
+            got = os.read(self.process.stdout.fileno(), 65536)
+            assert got, f"the shell ended: {self.shown}"
+            self.shown += got.decode()
+        before, self.shown = self.shown[:found.start()], self.shown[found.end():]
+        SHOWN.append(before)
+        return before, found
+
+    def type(self, line):
+        """Runs a line, which must succeed. Returns what it printed."""
+        self.count += 1
+        self.send(line)
+        self.send(f'echo "end {self.count}: $?"')
+        shown, found = self.wait(rf"end {self.count}: (\d+)\n")
+        assert found.group(1) == "0", (line, shown)
+        return shown
+
+    def paste(self, block):
+        return "".join(self.type(line) for line in block)
+
+
+def guide_folder(stage):
+    """A clone in which `make release` and `make matrix-homeserver` have been run."""
+    folder = os.path.join(stage.folder, "guide")
+    os.makedirs(os.path.join(folder, "build/matrix"))
+    os.symlink(os.path.dirname(PROGRAM), os.path.join(folder, "build/release"))
+    with open(os.path.join(folder, "build/matrix/url"), "w", encoding="ascii") as file:
+        print(stage.server.url, file=file)
+    for user in ("gina", "hugo"):
+        stage.server.register(user)
+    return folder
 
 
 @case
 def the_guide_does_what_it_says(stage):
-    guide, lines, values = Guide(stage), guide_commands(), {}
+    """Each block is pasted in the order of the page, into the terminal that the page names."""
+    folder, blocks = guide_folder(stage), guide_blocks()
 
-    def take(start):
-        found = next(line for line in lines if line.startswith(start))
-        lines.remove(found)
-        return found
-    for skipped in ("make ", "PATH=", "server="):
-        take(skipped)
-    guide.type(take("echo"))
-    for user in ("gina", "hugo"):
-        assert f"Logged in as @{user}:localhost" in guide.type(take("troupe sync login"))
-    values["room"] = guide.type(take("room=") + '; echo "$room"').strip()
-    guide.type(take("troupe sync join"), **values)
-    assert "notes" in guide.type(take("troupe sync rooms"))
-    assert "@hugo:localhost" in guide.type(take("troupe sync members"), **values)
-    guide.verify(take("troupe sync verify --listen"), take("troupe sync verify"))
-    with Running(["/usr/bin/env", "-C", guide.folder, PROGRAM, *take("troupe sync tail").split()[1:-1], "--json"]) as tail:
-        wait_until(lambda: json.loads(guide.type("troupe sync status --json --data hugo"))["settled"], "hugo has synced")
-        event = guide.type(take("troupe sync send"), **values).strip()
-        said = tail.event()
-        assert (said["eventId"], said["content"]["body"]) == (event, "hello Bob"), said
-        guide.type(take("troupe sync attach"), **values)
-        assert tail.event()["content"]["body"] == "photo.png"
-    guide.type(take("troupe sync tail") + " --count 2")
-    assert os.path.exists(os.path.join(guide.folder, "downloads", "photo.png"))
-    assert "unsent" in guide.type(take("troupe sync status"))
-    jq = "import json, sys; print(json.load(sys.stdin)['content']['body'])"
-    last = guide.type(f"jq() {{ python3 -c \"{jq}\"; }}; {take('troupe sync tail').replace('--count', '--since 0 --count')}")
-    assert last.strip() == "hello Bob", last
-    guide.type(f"secret-tool() {{ cat gina/key; }}; {take('troupe sync rooms')}")
-    assert "sessions are in keys.txt" in guide.type(take("troupe sync keys export"))
-    guide.type("troupe sync login --data gina2 --homeserver $server --user gina --password-file password")
-    assert "new" in guide.type(take("troupe sync keys import"))
-    guide.type(take("troupe sync leave"), **values)
-    assert not lines, lines
+    def take(first):
+        assert blocks[0][0].startswith(first), (first, blocks[0])
+        return blocks.pop(0)
+    assert take("make release")[1].startswith("make matrix-homeserver")
+    with Terminal(folder) as second, Terminal(folder) as third:
+        shown = second.paste(take("PATH="))
+        assert "Logged in as @gina:localhost" in shown and "Logged in as @hugo:localhost" in shown, shown
+        shown = second.paste(take("room="))
+        assert "notes" in shown and "@hugo:localhost" in shown, shown
+        listens, = take("troupe sync verify --listen")
+        asks = take("PATH=")
+        second.send(listens)
+        wait_until(lambda: Device(folder, "hugo").ask("status")["settled"], "hugo listens")
+        third.type(asks[0])
+        third.send(asks[1])
+        codes = [terminal.wait(r"\(y/n\) ")[0].split("\n\n")[1] for terminal in (second, third)]
+        assert codes[0] == codes[1] and len(codes[0].splitlines()) == 7, codes
+        for terminal in (second, third):
+            terminal.send("y")
+        for terminal in (second, third):
+            terminal.wait("is verified.")
+            terminal.type(":")
+        talk = take("troupe sync tail --data hugo &")
+        second.type(talk[0])
+        wait_until(lambda: Device(folder, "hugo").ask("status")["settled"], "hugo's tail has synced")
+        second.paste(talk[1:])
+        assert second.paste(take("troupe sync outbox")).count("waiting") == 0
+        shown = second.paste(take("troupe sync status"))
+        assert stage.server.url in shown and "runs in another process" in shown, shown
+        shown = second.paste(take("echo '{"))
+        assert re.search(r"\[verified\] \S+ @gina:localhost: hello Bob\n", shown) and "and more from a pipe" in shown, shown
+        assert open_text(os.path.join(folder, "downloads/note.json")) == '{"to": "Bob"}\n'
+        assert second.paste(take("troupe sync tail --data hugo --since")) == "hello Bob\n"
+        shown = second.paste(take("mv gina/key"))
+        assert shown.count("notes") == 2, shown
+        shown = second.paste(take("echo \"correct"))
+        assert "sessions are in keys.txt" in shown and "new" in shown, shown
+        shown = second.paste(take("troupe sync leave"))
+        assert "Logged out" in shown and "hello Bob" in shown, shown
+        assert not blocks and sorted(os.listdir(folder)) == ["build"], (blocks, os.listdir(folder))
 
 
 @case

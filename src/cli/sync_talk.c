@@ -64,7 +64,7 @@ static int login_complain(const struct sync_client *client, int rc)
 {
     const struct sync_arguments *arguments = client->arguments;
     int size = (int)client->why.size;
-    const char *why = client->why.bytes;
+    const char *why = size == 0 ? "" : client->why.bytes;
 
     if (rc == TR_EACCES && arguments->token_file != NULL)
         return sync_fail(

@@ -243,7 +243,12 @@ static int save_download(struct sync_client *client, const struct mxclient_media
 static int save_complain(
     const struct sync_client *client, const struct mxclient_media *media, uint64_t limit, int rc)
 {
-    if (rc != MX_ETOOBIG)
+    const char *directory = client->arguments->save;
+
+    if (rc == TR_EIO && access(directory, W_OK) != 0)
+        (void)sync_fail(
+            "The attachment was not saved: %s cannot be written: %s.", directory, strerror(errno));
+    else if (rc != MX_ETOOBIG)
         (void)sync_complain(client, "The attachment was not saved", rc);
     else if (limit == media->size)
         (void)sync_fail(

@@ -391,6 +391,10 @@ def a_save_that_fails_makes_the_exit_status_1(folder):
         home.talk(ROOM, content, "after it")
         done = ada.run("tail", "--since", "0", "--count", "2", "--save", saved, status=1)
         assert "after it" in done.stdout and "was not saved: The homeserver answers with status 404, M_NOT_FOUND" in done.stderr, done
+        home.talk(ROOM, attachment(home, "here.bin", b"text"))
+        nowhere = os.path.join(ada.password, "below-a-file")
+        done = ada.run("tail", "--since", "2", "--count", "1", "--save", nowhere, status=1)
+        assert f"was not saved: {nowhere} cannot be written: Not a directory." in done.stderr, done
 
 
 def a_signal_ends_a_tail_that_saves(folder):

@@ -360,6 +360,11 @@ static char *libolm_decrypt(
 static bool check_same_result(int rc, const struct buffer *ours, char *theirs, size_t size,
     const char *error, bool is_corrupted)
 {
+    /* X25519 ignores the last bit of a key, and libolm is not told whose identity key it must be. */
+    if (is_corrupted && rc == MX_ESESSION && theirs != NULL) {
+        free(theirs);
+        return false;
+    }
     CHECK_MSG((rc == 0) == (theirs != NULL), "we: %s, libolm: %s", mx_error_text(rc),
         theirs != NULL ? "success" : error);
     if (theirs == NULL) {

@@ -256,6 +256,7 @@ static void say_verify(const struct mxclient_verify_news *news, const char *even
     json_put_text(&writer, "userId", news->user_id);
     json_put_text(&writer, "deviceId", news->device_id);
     json_put_bool(&writer, "legacy", news->origin == MXCLIENT_ORIGIN_BARE);
+    json_put_bool(&writer, "master", news->has_master);
     if (news->failure != NULL)
         json_put_text(&writer, "code", news->failure);
     json_put_array(&writer, "decimals");
@@ -574,6 +575,7 @@ static int do_devices(const struct json *line, struct json_writer *answer)
         json_put_string(answer, "ed25519", text_of(it.value, "ed25519"));
         json_put_string(answer, "curve25519", text_of(it.value, "curve25519"));
         json_put_bool(answer, "verified", span_is(text_of(it.value, "trust"), "verified"));
+        json_put_value(answer, "crossSigned", json_get(it.value, "crossSigned"));
         json_put_end(answer);
     }
     json_put_end(answer);

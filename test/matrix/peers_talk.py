@@ -119,18 +119,60 @@ def numbers_that_differ_verify_nobody(pair):
 
 
 def verify(first, second, **more):
+    """Returns the last event of each."""
     transaction = show_sas(first, second, **more)
     for peer in (first, second):
         peer.call("confirm", transactionId=transaction)
-    for peer in (first, second):
-        peer.wait("verified", transactionId=transaction)
+    ends = {peer.name: peer.wait("verified", transactionId=transaction) for peer in (first, second)}
     assert first.has_verified(second) and second.has_verified(first)
+    return ends
 
 
 @case
 def each_verifies_the_other(pair):
     for first, second in pair.directions:
         verify(first, second)
+
+
+@case_of(kind="js")
+def devices_of_one_user_verify_each_other(pair):
+    for peer, user in ((pair.ada, "ada"), (pair.bob, "bob")):
+        if peer.kind == "js":
+            continue
+        with Peer("js", pair.folder, f"{user}-other") as other:
+            other.login(pair.server, user)
+            assert other.user_id == peer.user_id and other.device_id != peer.device_id
+            for first, second in ((peer, other), (other, peer)):
+                verify(first, second)
+            other.call("logout")
+        wait_until(lambda: other.device_id not in peer.known_devices(peer.user_id),  # pylint: disable=cell-var-from-loop
+                   "the device is gone")
+
+
+@case_of(kind="js")
+def cross_signing_is_read_and_its_master_key_verified(pair):
+    """The js peer has keys of cross-signing, and sends a MAC of its master key. Its second device is signed and not verified."""
+    for peer in (pair.ada, pair.bob):
+        if peer.kind != "troupe":
+            continue
+        user = f"carol-{pair.ada.kind}-{pair.bob.kind}"
+        pair.server.register(user)
+        with Peer("js", pair.folder, "carol") as carol:
+            carol.login(pair.server, user)
+            peer.call("invite", roomId=pair.room, userId=carol.user_id)
+            carol.wait("member", roomId=pair.room, userId=carol.user_id, membership="invite")
+            carol.call("join", roomId=pair.room)
+            peer.wait("member", roomId=pair.room, userId=carol.user_id, membership="join")
+            assert not peer.known_devices(carol.user_id)[carol.device_id]["crossSigned"]
+            carol.call("cross_sign", password=matrix_homeserver.PASSWORD)
+            wait_until(lambda: peer.known_devices(carol.user_id)[carol.device_id]["crossSigned"],  # pylint: disable=cell-var-from-loop
+                       "the signature is seen")
+            assert not peer.has_verified(carol), "a signature is no verification"
+            for first, second in ((peer, carol), (carol, peer)):
+                assert verify(first, second)[peer.name]["master"], "the MAC of the master key was not checked"
+            carol.call("leave", roomId=pair.room)
+            peer.wait("member", roomId=pair.room, userId=carol.user_id, membership="leave")
+            carol.call("logout")
 
 
 @case_of(kind="nio")

@@ -469,6 +469,7 @@ struct tail {
     int64_t after;   /* the number of the last event that was read */
     int64_t left;    /* events to show; -1: no limit */
     bool has_failed; /* an attachment was not saved */
+    bool is_patient; /* the newest events may get their keys soon: do not show them as held */
 };
 
 /* Show an event. Returns 0; TR_ECANCELLED after a signal while its attachment was saved; TR_ECLOSED if
@@ -502,22 +503,40 @@ static int tail_show(struct tail *tail, const struct json *event)
     return rc == TR_ECANCELLED ? rc : is_good ? 0 : TR_ECLOSED;
 }
 
+/* Return the number of the newest event that is not held; of a page that has successors, any number. A
+ * held event becomes another one when its key comes. */
+static int64_t tail_last_firm(const struct json *events)
+{
+    int64_t seq = 0;
+    int count = 0;
+
+    for (struct json_iter it = json_iterate(events); json_next(&it); count++)
+        if (!span_is(sync_text(it.value, "unread"), "held"))
+            seq = sync_number(it.value, "seq");
+    return count < SYNC_EVENTS_MAX ? seq : INT64_MAX;
+}
+
 /* Show the next stored events, by their numbers. Events that cannot be read and our own are shown and not
  * counted. * *ret_is_end: there were none. Returns 0, or a code of the engine or of tail_show. */
 static int tail_show_next(struct tail *tail, bool *ret_is_end)
 {
     const char *room = tail->client->arguments->room;
+    int64_t last = INT64_MAX;
     struct sync_call call;
     int rc;
 
     sync_call_start(&call, tail->client, "timeline");
     json_put_int(&call.writer, "after", tail->after);
     rc = sync_call_end(&call);
+    if (tail->is_patient)
+        last = tail_last_firm(json_get(call.answer, "events"));
     *ret_is_end = true;
     for (struct json_iter it = json_iterate(json_get(call.answer, "events"));
          rc == 0 && tail->left != 0 && json_next(&it);) {
         bool is_shown = room == NULL || span_is(sync_text(it.value, "roomId"), room);
 
+        if (sync_number(it.value, "seq") > last)
+            break;
         *ret_is_end = false;
         tail->after = sync_number(it.value, "seq");
         if (is_shown)
@@ -529,8 +548,8 @@ static int tail_show_next(struct tail *tail, bool *ret_is_end)
     return rc;
 }
 
-/* Wait for an event that can be read. TR_ETIMEOUT is a look for others: they wake nobody. */
-static int tail_wait(const struct tail *tail)
+/* Wait for an event that can be read. Others wake nobody: after a while they are shown as held. */
+static int tail_wait(struct tail *tail)
 {
     struct sync_call call;
     int rc;
@@ -543,6 +562,7 @@ static int tail_wait(const struct tail *tail)
     json_put_int(&call.writer, "timeoutMs", HELD_MS);
     rc = sync_call_end(&call);
     sync_call_fini(&call);
+    tail->is_patient = rc != TR_ETIMEOUT;
     return rc == TR_ETIMEOUT ? 0 : rc;
 }
 
@@ -601,6 +621,8 @@ int sync_tail(struct sync_client *client)
         since = 0; /* no new event can come */
     if (!client->is_over && !arguments->as_json)
         fprintf(stderr, "Waiting for events; Ctrl-C ends.\n");
-    return tail_run(&(struct tail){
-        .client = client, .after = (int64_t)since, .left = count == 0 ? -1 : (int64_t)count });
+    return tail_run(&(struct tail){ .client = client,
+        .after = (int64_t)since,
+        .left = count == 0 ? -1 : (int64_t)count,
+        .is_patient = !client->is_over });
 }

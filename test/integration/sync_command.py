@@ -274,6 +274,14 @@ def events_come_by_their_numbers_with_those_that_cannot_be_read(folder):
         assert [event["seq"] for event in rest] == numbers[51:51 + len(rest)], rest
 
 
+def events_without_a_key_are_shown_without_another_event(folder):
+    with stage(folder) as (home, ada):
+        home.update(ROOM, events=[encrypted(number) for number in range(130)])  # pages of them alone
+        with ada.start("tail", "--since", "0", "--json") as tail:
+            shown = [json.loads(tail.stdout.readline()) for _ in range(130)]
+        assert [event["seq"] for event in shown] == list(range(1, 131)) and {event["unread"] for event in shown} == {"held"}
+
+
 def after_a_logout_rooms_and_events_are_shown(folder):
     with stage(folder) as (home, ada):
         home.talk(ROOM, "received")

@@ -5,6 +5,8 @@ command line choose some; the cases that log in and verify always run."""
 import contextlib
 import gzip
 import hashlib
+import http.client
+import http.server
 import json
 import os
 import pty
@@ -16,7 +18,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.parse
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
@@ -639,6 +643,98 @@ def an_upload_shows_its_progress_and_takes_no_memory(stage):
         used.append(memory)
         stage.bob.wait("message", roomId=stage.room)
     assert used[1] < used[0] + 8 * 1024, used
+
+
+class MediaProxy:
+    """Passes all requests on to the homeserver. Of downloads it keeps the ranges that were asked for, which it serves itself since
+    Synapse does not; each stops after some bytes until `go`."""
+
+    def __init__(self, url, stop_bytes):
+        self.upstream, self.stop_bytes = urllib.parse.urlsplit(url).netloc, stop_bytes
+        self.ranges, self.go = [], threading.Event()
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):  # pylint: disable=invalid-name  # the base class names it
+                with contextlib.suppress(OSError):  # the program was killed
+                    proxy.pass_on(self)
+
+            do_POST = do_PUT = do_DELETE = do_GET
+
+            def log_message(self, *_):  # pylint: disable=arguments-differ
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def pass_on(self, request):
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        upstream = http.client.HTTPConnection(self.upstream, timeout=LIMIT_S)
+        upstream.request(request.command, request.path, body, {
+            name: value for name, value in request.headers.items() if name.lower() not in ("host", "range", "accept-encoding")})
+        answer = upstream.getresponse()
+        data, status, is_media = answer.read(), answer.status, "/media/download/" in request.path
+        upstream.close()
+        if request.path.startswith("/.well-known/"):
+            status, data = 404, b"{}"  # it would name the homeserver itself
+        if is_media:
+            self.ranges.append(request.headers.get("Range"))
+            if self.ranges[-1]:
+                first, size = int(re.fullmatch(r"bytes=(\d+)-", self.ranges[-1]).group(1)), len(data)
+                data, status = data[first:], 206
+        request.send_response(status)
+        if status == 206:
+            request.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
+        request.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        if is_media:
+            request.wfile.write(data[:self.stop_bytes])
+            request.wfile.flush()
+            self.go.wait(LIMIT_S)
+            data = data[self.stop_bytes:]
+        request.wfile.write(data)
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.go.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@case
+def a_download_shows_its_progress_and_goes_on_where_it_stopped(stage):
+    def go():
+        proxy.go.set()
+        return ""
+
+    def part_sizes():
+        return [os.path.getsize(os.path.join(saved, name)) for name in os.listdir(saved)] if os.path.isdir(saved) else []
+    size, stop = 3_000_000, 1_000_000
+    path, digest = stage.file("resumed.bin", size)
+    saved, reader = os.path.join(stage.folder, "saved-resumed"), Device(stage.folder, "ada-resumes")
+    with MediaProxy(stage.server.url, stop) as proxy:
+        reader.login(proxy, "ada")
+        wait_until(lambda: reader.device_id in stage.bob.known_devices(stage.ada.user_id), "bob knows the device")
+        stage.bob.call("attach", roomId=stage.room, path=path, name="resumed.bin")
+        with reader.start("tail", "--since", "0", "--save", saved) as tail:
+            wait_until(lambda: part_sizes() == [stop], "a part is saved")
+            tail.process.kill()
+            tail.process.wait()
+        words = reader.command("tail", "--since", "0", "--count", "1", "--save", saved, as_json=False)
+        # The second download stops as well: the bar counts the part, too.
+        status, shown, _ = on_terminal(words, [(f"{200 * stop // size}%", go)])
+        reader.ask("logout")
+    assert status == 0 and proxy.ranges == [None, f"bytes={stop}-"], (status, proxy.ranges, shown)
+    assert re.search(rf"download +\[#+ *\] +{200 * stop // size}%", shown), shown
+    with open(os.path.join(saved, "resumed.bin"), "rb") as file:
+        assert hashlib.sha256(file.read()).hexdigest() == digest
+    assert os.listdir(saved) == ["resumed.bin"]
 
 
 @case

@@ -182,6 +182,14 @@ const commands = {
     }));
     return { devices: await Promise.all(list) };
   },
+  async cross_sign({ password }) {
+    const user = client.getUserId();
+    await crypto.bootstrapCrossSigning({
+      setupNewCrossSigning: true,
+      authUploadDeviceSigningKeys: (upload) =>
+        upload({ type: "m.login.password", identifier: { type: "m.id.user", user }, password }),
+    });
+  },
   rotate: ({ roomId }) => crypto.forceDiscardSession(roomId),
   async pass_time({ ms }) {
     aheadMs += ms;

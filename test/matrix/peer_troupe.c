@@ -146,6 +146,25 @@ static void say_members(struct span room_id, const struct json *events)
     }
 }
 
+/* Say that the server limits our requests, or refuses our token. */
+static void say_refusal(const struct mxengine_answer *answer)
+{
+    struct buffer line = { 0 };
+    struct json_doc doc = { 0 };
+    struct json_writer writer;
+    bool is_soft = false;
+
+    if (answer->status == 429)
+        say_alone("limited");
+    if (answer->status != 401 || json_parse_copy(&doc, answer->body, 0) != 0)
+        return;
+    (void)json_bool(json_get(json_root(&doc), "soft_logout"), &is_soft);
+    writer = say_start(&line, "token_refused");
+    json_put_bool(&writer, "soft", is_soft);
+    say_end(&writer, &line);
+    json_doc_free(&doc);
+}
+
 /* The engine takes the answer before the next job: a command that follows finds the member changed. */
 static void on_answer(enum mxclient_call call, const struct mxengine_answer *answer)
 {
@@ -154,6 +173,8 @@ static void on_answer(enum mxclient_call call, const struct mxengine_answer *ans
     struct json_doc doc = { 0 };
     const struct json *rooms;
 
+    if (answer->failed == 0)
+        say_refusal(answer);
     if (answer->failed != 0 || answer->status != 200)
         return;
     if (call == MXCLIENT_REFRESH)
@@ -235,6 +256,7 @@ static void say_verify(const struct mxclient_verify_news *news, const char *even
     json_put_text(&writer, "userId", news->user_id);
     json_put_text(&writer, "deviceId", news->device_id);
     json_put_bool(&writer, "legacy", news->origin == MXCLIENT_ORIGIN_BARE);
+    json_put_bool(&writer, "master", news->has_master);
     if (news->failure != NULL)
         json_put_text(&writer, "code", news->failure);
     json_put_array(&writer, "decimals");
@@ -553,6 +575,7 @@ static int do_devices(const struct json *line, struct json_writer *answer)
         json_put_string(answer, "ed25519", text_of(it.value, "ed25519"));
         json_put_string(answer, "curve25519", text_of(it.value, "curve25519"));
         json_put_bool(answer, "verified", span_is(text_of(it.value, "trust"), "verified"));
+        json_put_value(answer, "crossSigned", json_get(it.value, "crossSigned"));
         json_put_end(answer);
     }
     json_put_end(answer);

@@ -81,10 +81,12 @@ static void check_same(const struct buffer *ours, const char *theirs, size_t siz
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static const struct {
+struct refusal {
     const char *theirs;
     int ours[5];
-} refusals[] = {
+};
+
+static const struct refusal refusals[] = {
     /* libolm has one reason for everything that finds no key or no matching MAC. */
     { "BAD_MESSAGE_MAC", { MX_EMAC, MX_EINDEX, MX_EGAP, MX_EKEY } },
     { "BAD_MESSAGE_FORMAT", { MX_EFORMAT } },
@@ -94,13 +96,36 @@ static const struct {
     { "UNKNOWN_MESSAGE_INDEX", { MX_EINDEX } },
 };
 
-static void check_refusal(int ours, const char *theirs)
+/* More pairs, of changed messages alone. A pre-key message may have two faults, such as a one-time key
+ * that was used and a part that cannot be read: each library names the one that it sees first. We check
+ * the identity key, which the libolm call below does not get, so libolm derives other keys from it.
+ * And libolm skips a field whose tag it does not know, where we refuse the message. */
+static const struct refusal changed_refusals[] = {
+    { "BAD_MESSAGE_MAC", { MX_ESESSION, MX_EFORMAT } },
+    { "BAD_MESSAGE_KEY_ID", { MX_ESESSION, MX_EFORMAT, MX_EVERSION } },
+    { "BAD_MESSAGE_FORMAT", { MX_ESESSION, MX_EONETIME } },
+    { "BAD_MESSAGE_VERSION", { MX_ESESSION, MX_EONETIME } },
+    { "BAD_SIGNATURE", { MX_EFORMAT } },
+};
+
+static bool is_refusal(const struct refusal *table, size_t count, int ours, const char *theirs)
 {
-    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++)
-        for (size_t k = 0; strcmp(refusals[i].theirs, theirs) == 0 && k < 5; k++)
-            if (refusals[i].ours[k] == ours)
-                return;
-    CHECK_MSG(false, "libolm refuses with %s, we with: %s", theirs, mx_error_text(ours));
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; strcmp(table[i].theirs, theirs) == 0 && k < 5; k++)
+            if (table[i].ours[k] == ours)
+                return true;
+    return false;
+}
+
+static void check_refusal(int ours, const char *theirs, bool is_corrupted)
+{
+    bool is_same = is_refusal(refusals, sizeof refusals / sizeof refusals[0], ours, theirs);
+
+    if (is_corrupted)
+        is_same =
+            is_same || is_refusal(changed_refusals,
+                           sizeof changed_refusals / sizeof changed_refusals[0], ours, theirs);
+    CHECK_MSG(is_same, "libolm refuses with %s, we with: %s", theirs, mx_error_text(ours));
 }
 
 /* ---- accounts -------------------------------------------------------------------------------- */
@@ -335,12 +360,16 @@ static char *libolm_decrypt(
 static bool check_same_result(int rc, const struct buffer *ours, char *theirs, size_t size,
     const char *error, bool is_corrupted)
 {
+    /* X25519 ignores the last bit of a key, and libolm is not told whose identity key it must be. */
+    if (is_corrupted && rc == MX_ESESSION && theirs != NULL) {
+        free(theirs);
+        return false;
+    }
     CHECK_MSG((rc == 0) == (theirs != NULL), "we: %s, libolm: %s", mx_error_text(rc),
         theirs != NULL ? "success" : error);
     if (theirs == NULL) {
         CHECK_EQ_U64(ours->size, 0);
-        if (!is_corrupted) /* the parts that libolm checks first differ from ours */
-            check_refusal(rc, error);
+        check_refusal(rc, error, is_corrupted);
         return false;
     }
     check_same(ours, theirs, size);

@@ -378,3 +378,76 @@ TEST(devices, cross_signing_counts_only_with_the_master_keys_signature)
     mx_account_destroy(other);
     devices_stage_fini(&stage);
 }
+
+/* Append a key of cross-signing that is signed as it should be, but for one member. */
+static void put_odd_cross(struct devices_stage *stage, const char *list, const char *object,
+    const struct mx_account *signer)
+{
+    char key[MX_KEY_CHARS + 1];
+    struct buffer text = { 0 }, out = { 0 };
+    struct json_doc doc = { 0 };
+
+    mx_key_text(mx_account_signing_key(signer), key);
+    for (const char *at = object; *at != 0; at++)
+        (void)buffer_append(&text, *at == '@' ? key : at, *at == '@' ? strlen(key) : 1);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&text), 0), 0);
+    CHECK_EQ_INT(
+        mx_account_sign_json(signer, json_root(&doc), SPAN("@bob:y"), span_of(key), &out), 0);
+    json_put_object(&stage->writer, list);
+    json_put_raw(&stage->writer, "@bob:y", mx_stage_span(&out));
+    json_put_end(&stage->writer);
+    json_doc_free(&doc);
+    buffer_free(&text);
+    buffer_free(&out);
+}
+
+/* An @ is the key; the others are as they are. */
+TEST(devices, a_cross_signing_key_that_is_not_its_owners_is_ignored)
+{
+    static const struct {
+        const char *object;
+        bool is_taken;
+    } cases[] = {
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"master\"],\"keys\":{\"ed25519:@\":\"@\"}}",
+            true },
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"x\",\"master\"],\"keys\":{\"ed25519:@\":\"@"
+          "\"}}",
+            true },
+        { "{\"user_id\":\"\\u0040eve:y\",\"usage\":[\"master\"],\"keys\":{\"ed25519:@\":\"@\"}}",
+            false },
+        { "{\"usage\":[\"master\"],\"keys\":{\"ed25519:@\":\"@\"}}", false },
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"self_signing\"],\"keys\":{\"ed25519:@\":\"@"
+          "\"}}",
+            false },
+        { "{\"user_id\":\"\\u0040bob:y\",\"keys\":{\"ed25519:@\":\"@\"}}", false },
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"master\"],\"keys\":{\"ed25519:x\":\"@\"}}",
+            false },
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"master\"],\"keys\":{\"curve25519:@\":\"@\"}}",
+            false },
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"master\"],"
+          "\"keys\":{\"ed25519:@\":\"@\",\"ed25519:x\":\"x\"}}",
+            false },
+        { "{\"user_id\":\"\\u0040bob:y\",\"usage\":[\"master\"],\"keys\":{}}", false },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct devices_stage stage;
+        struct mx_account *master;
+        const struct mxclient_user *bob;
+
+        devices_stage_init(&stage);
+        CHECK_EQ_INT(mx_account_create(mx_stage_random(), &master), 0);
+        CHECK(query(&stage, 0));
+        buffer_clear(&stage.answer);
+        stage.writer = json_writer(&stage.answer);
+        json_put_object(&stage.writer, NULL);
+        put_odd_cross(&stage, "master_keys", cases[i].object, master);
+        json_put_object(&stage.writer, "device_keys");
+        json_put_object(&stage.writer, "@bob:y");
+        answer_end(&stage, 0);
+        bob = mxclient_devices_user(&stage.devices, SPAN("@bob:y"));
+        CHECK_MSG(bob->cross.has_master == cases[i].is_taken, "%s", cases[i].object);
+        mx_account_destroy(master);
+        devices_stage_fini(&stage);
+    }
+}

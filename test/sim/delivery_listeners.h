@@ -293,7 +293,7 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
     act_subscribe(act)->stream_number = id;
     rc = tr_registry_get(now.delivery.convos, act->convo.at, act->convo.size, "a stream", &convo);
     if (rc == 0) {
-        listener->actor = tr_sender_weaken(convo);
+        listener->actor = act_subscribe(act)->watcher = tr_sender_weaken(convo);
         rc = tr_tell_with(
             convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
         tr_sender_drop(&convo);

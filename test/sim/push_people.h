@@ -362,6 +362,7 @@ static inline void pick_up(struct listener *self, struct tr_context *ctx)
         act_unref(message.act);
         return;
     }
+    act_subscribe(message.act)->watcher = tr_sender_weaken(convo);
     listener_set(self, true, false);
     if (tr_tell_with(
             convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL }) < 0) {

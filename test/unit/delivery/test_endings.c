@@ -402,7 +402,8 @@ static const struct tr_type listener_type = {
     .handle = listener_handle,
 };
 
-/* Past the look at who asks, which has its own answer: the conversation itself refuses it. */
+/* Past the look at who asks, which has its own answer: the conversation itself refuses it. The stream's
+ * end would be told to no actor, as when the actor that watches it has ended. */
 static int refusal_of(const struct cast *cast, const struct caller *caller)
 {
     const struct delivery *delivery = cast->site.delivery;
@@ -433,6 +434,7 @@ TEST(refused, who_may_not_listen_and_who_may_try_again_are_told_apart)
 
     cast_begin(&cast);
     CHECK_EQ_INT(refusal_of(&cast, &cast.eve), 1008); /* no member */
+    CHECK_EQ_INT(refusal_of(&cast, &cast.bob), 1012); /* another actor watches the stream */
     plant(&cast.site, "ALTER TABLE convos RENAME TO hidden");
     site_close(&cast.site);
     site_open(&cast.site); /* it has to be read again */

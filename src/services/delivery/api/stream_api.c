@@ -126,6 +126,7 @@ static int open_stream(
         .notice_size = sizeof notice };
 
     subscribe->stream_number = notice.stream;
+    subscribe->watcher = tr_sender_weaken(convo);
     subscribe->is_websocket = span_is_nocase(http_header(request, "Upgrade"), "websocket");
     if (subscribe->is_websocket)
         return http_websocket_open(

@@ -94,6 +94,7 @@ struct subscribe_act {
     uint64_t seq; /* the stream begins after it; INT64_MAX: at the end of the log */
     http_stream stream;
     uint64_t stream_number; /* identifies the stream when it ends */
+    tr_weak watcher;        /* the actor that is told when the stream ends */
     bool is_websocket;
     bool is_stream_gone; /* the client left before the act was planned */
 };

@@ -440,14 +440,25 @@ static uint64_t stream_from(const struct convo *convo, uint64_t wanted)
     return wanted == INT64_MAX ? convo->committed.seq : wanted;
 }
 
+/* Is this actor told when the stream ends? A subscription left in the box of an actor that has ended
+ * comes to its successor, and the notice does not. */
+static bool is_watcher(struct tr_context *ctx, tr_weak watcher)
+{
+    tr_weak self = tr_self(ctx);
+
+    return self.box == watcher.box && self.generation == watcher.generation;
+}
+
 static void subscribe_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct subscribe_act *subscribe = act_subscribe(op->act);
     struct span did = op->act->claims->issuer;
-    struct convo_subscriber *subscriber = base_calloc(sizeof *subscriber + did.size);
+    bool is_ours = is_watcher(ctx, subscribe->watcher);
+    struct convo_subscriber *subscriber =
+        is_ours ? base_calloc(sizeof *subscriber + did.size) : NULL;
 
     if (subscriber == NULL) {
-        http_stream_end(subscribe->stream, NULL, 1013);
+        http_stream_end(subscribe->stream, NULL, is_ours ? 1013 : 1012); /* its client reconnects */
         return;
     }
     subscriber->stream = subscribe->stream;

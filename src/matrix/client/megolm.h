@@ -4,7 +4,8 @@
  * 1. A session belongs to the room and the sender's identity key that it came with. Another copy
  *    replaces it only if it begins earlier, leads to the same ratchet and has the same sender key.
  * 2. An event counts only if its session's identity key is that of a known device of the event's
- *    sender, and its plaintext names the room. Else it stays held.
+ *    sender, and its plaintext names the room. Else it stays held. Its row names that device, and what
+ *    was known of it at decryption. An event that this device sent needs no list.
  * 3. An index of a session belongs to one event: the store refuses replays, in the same unit.
  * 4. A walk tries the held events of a room again, page by page, after keys or devices have come. An
  *    event that decrypts gets the next seq: readers apply it after all events before it. The last

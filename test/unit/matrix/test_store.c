@@ -513,7 +513,7 @@ static struct sql_unit *read_first(struct place *place, bool own, struct mxstore
 
 static void check_proof(struct place *place, enum mxstore_proof then, enum mxstore_proof now)
 {
-    struct mxstore_readable row;
+    struct mxstore_readable row = { 0 };
     struct sql_unit *unit = read_first(place, false, &row);
 
     CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
@@ -590,7 +590,7 @@ TEST(store, a_proof_that_is_no_devices_stays)
 TEST(store, own_events_are_read_on_request_alone)
 {
     struct mxstore_event event = decrypted_event("$1", 1);
-    struct mxstore_readable row;
+    struct mxstore_readable row = { 0 };
     struct sql_unit *unit;
     struct place place;
 

@@ -130,16 +130,17 @@ struct mxengine_status {
     uint64_t reloads; /* the client was dropped and loaded again */
     uint64_t undecrypted; /* since the load */
     uint64_t skipped;
-    uint64_t unsent;      /* accepted events that have not left */
-    uint64_t failed;      /* accepted events that were given up; they are kept */
-    bool is_halted;       /* one waits until all devices of its room's members are verified */
-    bool is_stalled;      /* the server takes events, and its /sync stands still */
-    uint32_t gaps;        /* in timelines, not filled yet */
-    bool is_settled;      /* has synced and has its keys on the server, since the load */
-    int64_t news_seq;     /* of the last step of a verification */
-    bool is_posting;      /* messages of verifications wait to be sent */
-    uint64_t media_bytes; /* of the upload or download under way */
-    uint64_t media_total; /* UINT64_MAX: not known */
+    uint64_t dropped_sessions; /* over the limits of olm.h and megolm.h, since the load */
+    uint64_t unsent;           /* accepted events that have not left */
+    uint64_t failed;           /* accepted events that were given up; they are kept */
+    bool is_halted;            /* one waits until all devices of its room's members are verified */
+    bool is_stalled;           /* the server takes events, and its /sync stands still */
+    uint32_t gaps;             /* in timelines, not filled yet */
+    bool is_settled;           /* has synced and has its keys on the server, since the load */
+    int64_t news_seq;          /* of the last step of a verification */
+    bool is_posting;           /* messages of verifications wait to be sent */
+    uint64_t media_bytes;      /* of the upload or download under way */
+    uint64_t media_total;      /* UINT64_MAX: not known */
 };
 
 /* Append a sentence about a state in which the engine needs help: a login that has ended, and what is

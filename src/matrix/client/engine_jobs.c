@@ -563,6 +563,7 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->last_seq = engine_last_seq(engine);
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
+    ret_status->dropped_sessions = client->dropped_sessions;
     ret_status->unsent = client->unsent;
     ret_status->failed = client->failed;
     ret_status->is_halted = engine->is_halted && client->unsent > 0;

@@ -69,8 +69,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
         *row = (struct mxstore_event){ .status = MXSTORE_ENQUEUED, .body = mxclient_span(&sealed) };
         if (rc == 0)
             sync_put_event(intake, room, &inner, row);
-        mxstore_guard_index(
-            intake->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
+        mxclient_megolm_guard(intake->client, &text, event->event_id, intake->unit);
     } else if (rc != TR_ENOMEM) {
         row->status = mxclient_megolm_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
         row->reason = rc;

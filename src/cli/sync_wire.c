@@ -300,7 +300,8 @@ int sync_wire_write(const struct mxengine_job *job, int64_t id, int status,
     json_put_int(&writer, "id", id);
     json_put_bool(&writer, "ok", status == 0);
     /* Other errors may be the runtime's, and the engine may still work on the job. */
-    if (job != NULL && (status == 0 || status == TR_EACCES) && job->id.size > 0)
+    if (job != NULL && (status == 0 || status == TR_EACCES || status == TR_ETOOBIG) &&
+        job->id.size > 0)
         json_put_string(&writer, "result", mxclient_span(&job->id));
     if (status != 0) {
         json_put_int(&writer, "code", status);

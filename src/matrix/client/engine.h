@@ -191,6 +191,8 @@ struct mxengine_message {
  *               ACT: not at this step
  *   TR_ENOENT   the room, the event, the device or the verification is not known; STATE: the room
  *               has no such event; DROP, RETRY: the event has left, or was dropped
+ *   TR_ETOOBIG  UPLOAD: the homeserver takes no file of this size; `id` is a sentence with the sizes.
+ *               A request that is over a limit
  *   MX_EALGORITHM  SEND: the room is encrypted in a way that is not known here
  *   TR_EFULL    MXENGINE_JOBS_MAX jobs wait
  *   TR_EDROPPED, TR_ECRASHED  the engine has ended: the outcome is unknown

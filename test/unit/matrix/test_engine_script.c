@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One engine on the virtual clock, against a homeserver whose answers each case scripts: what happens
  * after minutes and hours of answers that a well-behaved server never gives. */
+#include <unistd.h>
+
 #include "base/alloc.h"
 #include "check.h"
 #include "matrix/client/body.h"
@@ -662,5 +664,90 @@ TEST(engine, a_request_that_is_too_long_ends_its_job_alone)
     mxengine_job_unref(job);
     CHECK_EQ_U64(status_now().reloads, 0);
     buffer_free(&name);
+    stage_end();
+}
+
+/* ---- uploads ---------------------------------------------------------------------------------- */
+
+static const char *upload_config; /* the answer about the limit; NULL: 404 */
+static bool upload_is_refused;
+
+static bool answer_upload(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call == MXCLIENT_MEDIA_CONFIG && upload_config == NULL)
+        reply->status = 404;
+    else if (exchange->call == MXCLIENT_MEDIA_CONFIG)
+        snprintf(reply->body, sizeof reply->body, "%s", upload_config);
+    else if (exchange->call == MXCLIENT_UPLOAD && upload_is_refused) {
+        reply->status = 413;
+        snprintf(reply->body, sizeof reply->body, "<html>413 Request Entity Too Large</html>");
+    } else
+        return false;
+    return true;
+}
+
+/* Upload a file of this size; `id` is its address or the reason. */
+static int do_upload(uint64_t size, char *id, size_t id_size)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_UPLOAD);
+    int rc;
+
+    job->file = (struct mxengine_file){ .fd = dup(STDIN_FILENO), .size = size };
+    rc = do_job(job);
+    snprintf(id, id_size, "%.*s", (int)job->id.size, job->id.size > 0 ? job->id.bytes : "");
+    mxengine_job_unref(job);
+    return rc;
+}
+
+TEST(media, a_file_over_the_limit_of_the_homeserver_is_refused_before_its_upload)
+{
+    char id[200];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_upload;
+    upload_config = "{\"m.upload.size\":1000}";
+    upload_is_refused = false;
+    CHECK_EQ_INT(do_upload(1001, id, sizeof id), TR_ETOOBIG);
+    CHECK_EQ_STR(id, "The file has 1001 bytes; the homeserver takes 1000 at most.");
+    CHECK_EQ_U64(stage.asked[MXCLIENT_UPLOAD], 0);
+    CHECK_EQ_INT(do_upload(1000, id, sizeof id), 0);
+    CHECK_EQ_STR(id, "mxc://x/file");
+    CHECK_EQ_U64(stage.asked[MXCLIENT_MEDIA_CONFIG], 1); /* the answer counts for an hour */
+    run_ms(60 * 60 * 1000);
+    upload_config = "{\"m.upload.size\":2000}";
+    CHECK_EQ_INT(do_upload(1001, id, sizeof id), 0);
+    CHECK_EQ_U64(stage.asked[MXCLIENT_MEDIA_CONFIG], 2);
+    stage_end();
+}
+
+TEST(media, a_homeserver_that_names_no_limit_is_asked_to_take_the_file)
+{
+    static const char *const configs[] = { NULL, "{}", "{\"m.upload.size\":\"much\"}",
+        "{\"m.upload.size\":-1}", "<html>" };
+    char id[200];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_upload;
+    upload_is_refused = false;
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        upload_config = configs[i];
+        CHECK_EQ_INT(do_upload(UINT64_C(1) << 39, id, sizeof id), 0);
+        run_ms(60 * 60 * 1000);
+    }
+    CHECK_EQ_U64(stage.asked[MXCLIENT_MEDIA_CONFIG], 5);
+    stage_end();
+}
+
+TEST(media, a_413_is_final)
+{
+    char id[200];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_upload;
+    upload_config = NULL;
+    upload_is_refused = true;
+    CHECK_EQ_INT(do_upload(1001, id, sizeof id), TR_ETOOBIG);
+    CHECK_EQ_STR(id, "The homeserver refuses a file of 1001 bytes as too large.");
+    CHECK_EQ_U64(stage.asked[MXCLIENT_UPLOAD], 1);
     stage_end();
 }

@@ -91,7 +91,9 @@ struct mxengine_transport {
     X(IMPORT, "take the sessions TEXT of a key file; `import` counts them")                        \
     X(VERIFY, "ask USER, or its DEVICE, for a verification; `id` is its transaction id")           \
     X(ACT, "do `act` in the verification TEXT")                                                    \
-    X(NEWS, "wait for a step of a verification after `after_seq`; `news` is it, `seq` its number") \
+    X(NEWS,                                                                                        \
+        "wait for a step of a verification after `after_seq`; `news` is it, `seq` its number; "    \
+        "after -1: for a request of a peer that waits for our answer, also a former one")          \
     X(UPLOAD, "upload `file`; `id` is its address")                                                \
     X(DOWNLOAD, "download the bytes at the address URL into `file`")                               \
     X(STATUS, "describe the engine in `status`")

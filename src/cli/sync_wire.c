@@ -223,6 +223,9 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     buffer_free(&problem);
     json_put_int(writer, "unsent", (int64_t)status->unsent);
     json_put_int(writer, "undecrypted", (int64_t)status->undecrypted);
+    json_put_int(writer, "keyConflicts", (int64_t)status->key_conflicts);
+    json_put_bool(writer, "keysRefused", status->is_keys_refused);
+    json_put_int(writer, "droppedSessions", (int64_t)status->dropped_sessions);
     json_put_int(writer, "gaps", status->gaps);
     json_put_bool(writer, "settled", status->is_settled);
     json_put_int(writer, "newsSeq", status->news_seq);

@@ -132,6 +132,10 @@ struct mxengine_status {
     uint64_t reloads; /* the client was dropped and loaded again */
     uint64_t undecrypted; /* since the load */
     uint64_t skipped;
+    uint64_t key_conflicts; /* uploads of our keys that the server refused, since the load */
+    bool is_keys_refused;   /* the last one was */
+    uint32_t keys_status;   /* its status of HTTP, and its code or "" */
+    char keys_errcode[MXCLIENT_ERRCODE_BYTES_MAX + 1];
     uint64_t dropped_sessions; /* over the limits of olm.h and megolm.h, since the load */
     uint64_t unsent;           /* accepted events that have not left */
     uint64_t failed;           /* accepted events that were given up; they are kept */

@@ -751,3 +751,88 @@ TEST(media, a_413_is_final)
     CHECK_EQ_U64(stage.asked[MXCLIENT_UPLOAD], 1);
     stage_end();
 }
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+static int refusals_left;
+
+static bool answer_keys(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call != MXCLIENT_KEYS_UPLOAD || refusals_left == 0)
+        return false;
+    refusals_left--;
+    reply->status = 400;
+    snprintf(reply->body, sizeof reply->body,
+        "{\"errcode\":\"M_UNKNOWN\",\"error\":\"One time key already exists\"}");
+    return true;
+}
+
+TEST(keys, a_refused_upload_is_counted_and_said)
+{
+    stage_start(plain_rooms);
+    engine_kill();
+    stage.answer = answer_keys;
+    refusals_left = 2;
+    engine_spawn();
+    while (refusals_left > 1)
+        run_ms(10);
+    run_ms(100);
+    CHECK(!status_now().is_settled);
+    CHECK(status_now().is_keys_refused);
+    CHECK_EQ_U64(status_now().key_conflicts, 1);
+    check_problem(
+        "The homeserver refuses the keys of this device (M_UNKNOWN, HTTP 400); the engine "
+        "tries others later.");
+    while (!status_now().is_settled)
+        run_ms(1000);
+    CHECK_EQ_U64(status_now().key_conflicts, 2);
+    CHECK(!status_now().is_keys_refused);
+    check_problem("");
+    stage_end();
+}
+
+/* ---- silence ---------------------------------------------------------------------------------- */
+
+static int silences_left;
+
+static bool answer_silence(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call != MXCLIENT_SYNC || silences_left == 0)
+        return false;
+    silences_left--;
+    reply->is_silent = true;
+    return true;
+}
+
+/* The peer has vanished and no byte says so: the poll ends by its own time limit, other requests go on
+ * meanwhile, and the events that came are in the next answer. */
+TEST(sync, a_half_open_poll_is_given_up_after_its_time_limit)
+{
+    uint64_t limit_ms = mxclient_call_rules[MXCLIENT_SYNC].timeout_ms, asked;
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_EVENTS);
+    char txn[32], id[100];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_silence;
+    silences_left = 1;
+    while (silences_left > 0)
+        run_ms(10);
+    asked = stage.asked[MXCLIENT_SYNC];
+    snprintf(stage.news, sizeof stage.news,
+        ",\"rooms\":{\"join\":{\"" ROOM_A "\":{\"timeline\":{\"events\":[{\"event_id\":\"$1\","
+        "\"type\":\"m.room.message\",\"sender\":\"@bob:y\",\"content\":{}}]}}}}");
+    do_send(ROOM_A, "{\"n\":1}", txn);
+    CHECK_EQ_INT(wait_sent(txn, id, sizeof id), 0);
+    run_ms(limit_ms - 5000);
+    CHECK_EQ_U64(stage.asked[MXCLIENT_SYNC], asked);
+    CHECK_EQ_INT(status_now().sync_error, 0);
+    run_ms(6000); /* the limit and the back-off */
+    CHECK_EQ_U64(stage.asked[MXCLIENT_SYNC], asked + 1);
+    job->waits = true;
+    CHECK_EQ_INT(do_job(job), 0);
+    CHECK_EQ_U64(sql_unit_rows(job->rows, 0), 1);
+    CHECK_EQ_INT(status_now().sync_error, 0);
+    CHECK_EQ_U64(status_now().reloads, 0);
+    mxengine_job_unref(job);
+    stage_end();
+}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages to a device: each check of their plaintext, and room keys that are not worth keeping. */
+#include "../sql/place.h"
 #include "base/alloc.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
@@ -414,7 +415,7 @@ TEST(megolm, a_session_that_decrypts_counts_as_used)
     olm_stage_fini(&stage);
 }
 
-/* Add peers without a session; the first one is the one of ada's device. */
+/* Add peers without a session. */
 static void fill_peers(struct olm_stage *stage, uint32_t count)
 {
     char id[MX_KEY_CHARS + 1];
@@ -443,8 +444,27 @@ TEST(olm, strangers_over_the_limit_push_each_other_out_and_no_known_device)
     }
 }
 
+/* Give ada, or who stands for her, a new session with bob. */
+static void start_session(struct olm_stage *stage)
+{
+    struct mx_account *bob = stage->bob.session.account;
+    struct mx_one_time_key one_time;
+    size_t count = 0;
+
+    CHECK_EQ_INT(mx_account_add_one_time_keys(bob, 1, mx_stage_random()), 0);
+    while (mx_account_one_time_key_at(bob, count, &one_time))
+        count++;
+    CHECK(count > 0 && mx_account_one_time_key_at(bob, count - 1, &one_time));
+    mx_olm_destroy(stage->to_bob);
+    stage->to_bob = NULL;
+    CHECK_EQ_INT(mx_olm_create_outbound(stage->ada.account, mx_account_identity_key(bob),
+                     &one_time.key, mx_stage_random(), &stage->to_bob),
+        0);
+}
+
 TEST(olm, a_known_device_goes_after_all_strangers)
 {
+    struct claim from_eve = { .sender = "@eve:z", .inner_sender = "@eve:z", .device_keys = "" };
     struct mxclient_peer *ada;
     struct olm_stage stage;
     char id[MX_KEY_CHARS + 1];
@@ -457,10 +477,44 @@ TEST(olm, a_known_device_goes_after_all_strangers)
     ada->is_known = false; /* as after a load */
     stage.bob.peers_marked = 0;
     ada->sessions[0].received_ms = -1; /* before all others */
-    fill_peers(&stage, MXCLIENT_STRANGERS_MAX + 1);
-    CHECK_EQ_INT(deliver(&stage, &(struct claim){ .device_keys = "" }), 0);
+    fill_peers(&stage, MXCLIENT_STRANGERS_MAX);
+    mxclient_session_fini(&stage.ada);
+    mx_client_discover(&stage.ada);
+    CHECK_EQ_INT(mx_client_login(&stage.ada, "@eve:z", "", 0), 0);
+    start_session(&stage);
+    CHECK_EQ_INT(deliver(&stage, &from_eve), 0);
+    CHECK_EQ_U64(stage.bob.dropped_sessions, 1);
     CHECK(mxclient_index_find(&stage.bob.peers, span_of(id)) == ada);
     olm_stage_fini(&stage);
+}
+
+TEST(olm, a_session_that_was_replaced_leaves_the_store_too)
+{
+    struct olm_stage stage;
+    struct place place;
+    struct sql_unit *unit;
+    char id[MX_KEY_CHARS + 1];
+
+    place_init_in_memory(&place);
+    place_system(&place);
+    CHECK_EQ_INT(place_try_open(&place, &(struct sql_options){ .url = place.url,
+                                            .migrations = mxstore_migrations,
+                                            .migration_count = MXSTORE_MIGRATIONS }),
+        0);
+    olm_stage_init(&stage, true);
+    for (int i = 0; i < MXCLIENT_OLM_PER_DEVICE + 3; i++) {
+        start_session(&stage);
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ .type = "m.dummy", .content = "{}" }), 0);
+    }
+    CHECK_EQ_INT(sql_write_wait(place.sql, stage.unit), 0);
+    unit = sql_unit_create(0);
+    mx_key_text(mx_account_identity_key(stage.ada.account), id);
+    mxstore_get(unit, MXSTORE_IS_olm, span_of(id));
+    CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), MXCLIENT_OLM_PER_DEVICE);
+    sql_unit_destroy(unit);
+    olm_stage_fini(&stage);
+    place_finish(&place);
 }
 
 /* Encrypt a plaintext for the room and let bob decrypt it. */

@@ -354,6 +354,8 @@ static int settle_judge(struct sync_client *client, const struct json *status, b
     if (sync_truth(status, "settled") &&
         (!settle_is_watched(client) || sync_number(status, "gaps") == 0 || is_late))
         return CLI_OK;
+    if (!sync_truth(status, "settled") && sync_truth(status, "keysRefused")) /* a minute at least */
+        return sync_fail("%.*s", (int)problem.size, problem.at);
     return is_late ? sync_complain(client, "sync", error != 0 ? error : TR_ETIMEOUT) : -1;
 }
 

@@ -319,6 +319,9 @@ static void wire_put_status(const struct mxengine_status *status, struct json_wr
     json_put_int(writer, "failed", (int64_t)status->failed);
     json_put_bool(writer, "halted", status->is_halted);
     json_put_int(writer, "undecrypted", (int64_t)status->undecrypted);
+    json_put_int(writer, "keyConflicts", (int64_t)status->key_conflicts);
+    json_put_bool(writer, "keysRefused", status->is_keys_refused);
+    json_put_int(writer, "droppedSessions", (int64_t)status->dropped_sessions);
     json_put_int(writer, "gaps", status->gaps);
     json_put_bool(writer, "settled", status->is_settled);
     json_put_int(writer, "newsSeq", status->news_seq);

@@ -925,6 +925,8 @@ static inline uint32_t mx_server_act(struct mx_server *server, int device,
     case MXCLIENT_SEND:
         mx_server_send(server, device, request, body, out);
         break;
+    case MXCLIENT_MEDIA_CONFIG:
+        return 404; /* it names no limit */
     default:
         CHECK_EQ_INT(request->call, MXCLIENT_SYNC);
         mx_server_sync(server, device, request->target, out);

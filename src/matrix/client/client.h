@@ -53,7 +53,9 @@ struct mxclient {
     struct mxclient_devices devices;
     struct mxclient_rooms rooms;
     struct mxclient_index peers;     /* of struct mxclient_peer (olm.h) */
+    uint64_t peers_marked;           /* the devices added when they were marked, plus 1; or 0 */
     struct mxclient_index inbounds;  /* of struct mxclient_inbound (megolm.h) */
+    int64_t inbound_clock;           /* orders them (megolm.h, rule 5) */
     struct mxclient_index outbounds; /* of struct mxclient_outbound (send.h) */
     struct mxclient_index gaps;      /* of struct mxclient_gap (timeline.h) */
     struct mxclient_gap *walking;    /* the gap whose request is under way; or NULL */
@@ -71,6 +73,7 @@ struct mxclient {
     uint64_t skipped;              /* members of answers that were not valid */
     uint64_t undecrypted;          /* messages to this device that no session decrypts */
     uint64_t notices;              /* that a key is withheld from us */
+    uint64_t dropped_sessions;     /* received ones and ones with devices, over their limits */
 };
 
 /* Return the wall clock, for times that other devices or other lives of this one read. `now_ms` is the

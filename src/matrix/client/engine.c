@@ -304,7 +304,9 @@ static void engine_ask(struct engine *engine, struct tr_context *ctx, enum engin
     struct mxengine_call call = { .homeserver = mxclient_span(&session->homeserver),
         .token = has_token ? mxclient_span(&session->access_token) : (struct span){ NULL, 0 },
         .request = &loop->request,
-        .file = kind == LOOP_MEDIA ? &engine->media_job->file : NULL };
+        .file = loop->request.call == MXCLIENT_UPLOAD || loop->request.call == MXCLIENT_DOWNLOAD
+                    ? &engine->media_job->file
+                    : NULL };
     int rc;
 
     if (has_token && kind != LOOP_SESSION)

@@ -93,7 +93,9 @@ struct mxengine_transport {
     X(IMPORT, "take the sessions TEXT of a key file; `import` counts them")                        \
     X(VERIFY, "ask USER, or its DEVICE, for a verification; `id` is its transaction id")           \
     X(ACT, "do `act` in the verification TEXT")                                                    \
-    X(NEWS, "wait for a step of a verification after `after_seq`; `news` is it, `seq` its number") \
+    X(NEWS,                                                                                        \
+        "wait for a step of a verification after `after_seq`; `news` is it, `seq` its number; "    \
+        "after -1: for a request of a peer that waits for our answer, also a former one")          \
     X(UPLOAD, "upload `file`; `id` is its address")                                                \
     X(DOWNLOAD, "download the bytes at the address URL into `file`")                               \
     X(STATUS, "describe the engine in `status`")
@@ -133,18 +135,23 @@ struct mxengine_status {
     uint64_t reloads; /* the client was dropped and loaded again */
     uint64_t undecrypted; /* since the load */
     uint64_t skipped;
-    uint64_t unsent;      /* accepted events that have not left */
-    uint64_t failed;      /* accepted events that were given up; they are kept */
-    bool is_halted;       /* one waits until all devices of its room's members are verified */
-    bool is_stalled;      /* the server takes events, and its /sync stands still */
-    uint32_t gaps;        /* in timelines, not filled yet */
-    bool is_settled;      /* has synced and has its keys on the server, since the load */
-    int64_t news_seq;     /* of the last step of a verification */
-    bool is_posting;      /* messages of verifications wait to be sent */
-    uint64_t wait_ms;     /* until the next try of a login or refresh; 0: none waits */
-    uint32_t wait_status; /* the answer that it waits after: of HTTP, or 0 without one */
-    uint64_t media_bytes; /* of the upload or download under way */
-    uint64_t media_total; /* UINT64_MAX: not known */
+    uint64_t key_conflicts; /* uploads of our keys that the server refused, since the load */
+    bool is_keys_refused;   /* the last one was */
+    uint32_t keys_status;   /* its status of HTTP, and its code or "" */
+    char keys_errcode[MXCLIENT_ERRCODE_BYTES_MAX + 1];
+    uint64_t dropped_sessions; /* over the limits of olm.h and megolm.h, since the load */
+    uint64_t unsent;           /* accepted events that have not left */
+    uint64_t failed;           /* accepted events that were given up; they are kept */
+    bool is_halted;            /* one waits until all devices of its room's members are verified */
+    bool is_stalled;           /* the server takes events, and its /sync stands still */
+    uint32_t gaps;             /* in timelines, not filled yet */
+    bool is_settled;           /* has synced and has its keys on the server, since the load */
+    int64_t news_seq;          /* of the last step of a verification */
+    bool is_posting;           /* messages of verifications wait to be sent */
+    uint64_t wait_ms;          /* until the next try of a login or refresh; 0: none waits */
+    uint32_t wait_status;      /* the answer that it waits after: of HTTP, or 0 without one */
+    uint64_t media_bytes;      /* of the upload or download under way */
+    uint64_t media_total;      /* UINT64_MAX: not known */
 };
 
 /* Append a sentence about a state in which the engine needs help: a login that has ended, and what is
@@ -199,6 +206,8 @@ struct mxengine_message {
  *   TR_ENOENT   the room, the event, the device or the verification is not known; STATE: the room
  *               has no such event; DROP, RETRY: the event has left, or was dropped. `id` is the server's
  *               answer, if it said so
+ *   TR_ETOOBIG  UPLOAD: the homeserver takes no file of this size; `id` is a sentence with the sizes.
+ *               A request that is over a limit
  *   TR_EPROTO   an answer is not as the specification has it; LOGIN: `id` says which one
  *   MX_EALGORITHM  SEND: the room is encrypted in a way that is not known here
  *   TR_EFULL    MXENGINE_JOBS_MAX jobs wait

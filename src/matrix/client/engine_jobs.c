@@ -557,6 +557,11 @@ void mxengine_explain(const struct mxengine_status *status, struct buffer *out)
     else if (status->sync_error != 0)
         (void)buffer_format(out, "The homeserver does not answer (%s); the engine asks again.",
             tr_error_text(status->sync_error));
+    else if (status->is_keys_refused)
+        (void)buffer_format(out,
+            "The homeserver refuses the keys of this device (%s%sHTTP %u); the engine tries others "
+            "later.",
+            status->keys_errcode, status->keys_errcode[0] != 0 ? ", " : "", status->keys_status);
     else if (status->failed > 0)
         (void)buffer_format(out, "%llu message%s could not be sent and %s kept: retry or drop %s.",
             (unsigned long long)status->failed, status->failed == 1 ? "" : "s",
@@ -588,6 +593,11 @@ void engine_status(const struct engine *engine, struct mxengine_status *ret_stat
     ret_status->last_seq = engine_last_seq(engine);
     ret_status->undecrypted = client->undecrypted;
     ret_status->skipped = client->skipped;
+    ret_status->dropped_sessions = client->dropped_sessions;
+    ret_status->key_conflicts = client->keys.refused;
+    ret_status->is_keys_refused = client->keys.conflicts > 0;
+    ret_status->keys_status = client->keys.refused_status;
+    memcpy(ret_status->keys_errcode, client->keys.refused_code, sizeof ret_status->keys_errcode);
     ret_status->unsent = client->unsent;
     ret_status->failed = client->failed;
     ret_status->is_halted = engine->is_halted && client->unsent > 0;

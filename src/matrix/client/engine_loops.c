@@ -304,6 +304,12 @@ static int upload_take(struct engine *engine, const struct mxclient_outcome *out
     const struct json *body, struct sql_unit *unit)
 {
     engine->loops[LOOP_UPLOAD].is_wanted = true;
+    if (outcome->verdict == MXCLIENT_REFUSED)
+        log_write(LOG_WARN, "matrix", "keys-refused",
+            (const struct log_field[]){ LOG_INT("status", outcome->status),
+                LOG_TEXT("errcode", outcome->errcode),
+                LOG_INT("refusals", (int64_t)engine->client.keys.refused + 1) },
+            3);
     return mxclient_keys_uploaded(&engine->client.keys, outcome, body, engine_now_ms(engine), unit);
 }
 

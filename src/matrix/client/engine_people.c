@@ -235,11 +235,37 @@ void engine_job_act(struct engine *engine, struct tr_context *ctx, struct mxengi
     people_end(engine, ctx, job, rc, unit);
 }
 
+static const struct mxclient_verify_news *people_news(const struct engine *engine, int64_t seq)
+{
+    return &engine->news[seq % MXENGINE_NEWS_MAX];
+}
+
+/* Return the number of the first step at which a peer waits for our user; 0: there is none. Other
+ * steps may have pushed it out of the ring: then it is news again. */
+static int64_t people_first_asked(struct engine *engine)
+{
+    int64_t seq = engine->news_seq - MXENGINE_NEWS_MAX + 1;
+
+    for (seq = seq < 1 ? 1 : seq; seq <= engine->news_seq; seq++)
+        if (people_news(engine, seq)->step == MXCLIENT_VERIFY_ASKED &&
+            mxclient_verify_is_asked(
+                &engine->client, span_of(people_news(engine, seq)->transaction_id)))
+            return seq;
+    seq = engine->news_seq;
+    mxclient_verify_repeat_asked(&engine->client);
+    engine_take_news(engine);
+    return engine->news_seq > seq ? seq + 1 : 0;
+}
+
 void engine_job_news(struct engine *engine, struct tr_context *ctx, struct mxengine_job *job)
 {
     int64_t oldest = engine->news_seq - MXENGINE_NEWS_MAX + 1;
 
     (void)ctx;
+    if (job->after_seq < 0) {
+        job->seq = people_first_asked(engine);
+        oldest = job->seq > 0 ? job->seq : engine->news_seq + 1;
+    }
     job->seq = job->after_seq + 1 > oldest ? job->after_seq + 1 : oldest;
     if (job->seq < 1)
         job->seq = 1;

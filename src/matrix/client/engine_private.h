@@ -75,6 +75,7 @@ enum {
     ENGINE_PAUSE_MS = 60 * 1000,
     ENGINE_LOOK_MS = 60 * 60 * 1000, /* the longest timer for a token: the clock may have jumped */
     ENGINE_TOO_BIG_MS = 60 * 60 * 1000,
+    ENGINE_CONFIG_MS = 60 * 60 * 1000, /* that an answer about limits counts */
     ENGINE_FORGET_BYTES = 1 << 20,
     ENGINE_STALL_MS = 5 * 60 * 1000, /* our own events come back sooner */
     ENGINE_PRUNE_MS = 24 * 60 * 60 * 1000,
@@ -131,8 +132,10 @@ struct engine {
     struct engine_queue readers; /* jobs that wait for news */
     struct mxengine_job *login;
     struct mxengine_job *logout;
-    struct mxengine_job *room_job; /* LOOP_ROOM works on it */
-    struct mxengine_job *media_job;
+    struct mxengine_job *room_job;  /* LOOP_ROOM works on it */
+    struct mxengine_job *media_job; /* LOOP_MEDIA works on it, perhaps with several requests */
+    uint64_t upload_max;            /* the largest file that the server takes, as it says */
+    uint64_t upload_asked_ns;       /* when it said so; 0: it did not */
     /* the last steps of verifications: a ring by their numbers */
     int64_t news_seq;
     struct mxclient_verify_news news[MXENGINE_NEWS_MAX];

@@ -49,6 +49,11 @@ static struct mxclient_entry *index_at(
                                                                       : NULL;
 }
 
+uint32_t mxclient_index_from(const struct mxclient_index *index, struct span id)
+{
+    return index_place(index, id);
+}
+
 void *mxclient_index_find(const struct mxclient_index *index, struct span id)
 {
     return index_at(index, index_place(index, id), id);

@@ -28,6 +28,9 @@ void *mxclient_index_add(struct mxclient_index *index, struct span id, size_t si
 void mxclient_index_remove(
     struct mxclient_index *index, struct span id, void (*fini)(void *object));
 
+/* Return the place of the first object whose id is not before this one; the count: there is none. */
+uint32_t mxclient_index_from(const struct mxclient_index *index, struct span id);
+
 /* The same for an id of two parts, the first without a line feed. Without memory there is none. */
 void *mxclient_index_find_pair(
     const struct mxclient_index *index, struct span first, struct span second);

@@ -14,17 +14,15 @@ enum { KEY_FILE_SESSION_BYTES = 1400 };
 static int key_file_put(struct json_writer *writer, const struct mxclient_inbound *session)
 {
     char sender[MX_KEY_CHARS + 1], signing[MX_KEY_CHARS + 1];
-    struct span rest = mxclient_id(&session->entry), room_id;
     struct buffer key = { 0 };
     int rc = mx_inbound_export(session->inbound, mx_inbound_first_index(session->inbound), &key);
 
-    (void)span_cut(&rest, '\n', &room_id);
     mx_key_text(&session->sender_key, sender);
     mx_key_text(&session->signing_key, signing);
     json_put_object(writer, NULL);
     json_put_text(writer, "algorithm", MXCLIENT_MEGOLM);
-    json_put_string(writer, "room_id", room_id);
-    json_put_string(writer, "session_id", rest);
+    json_put_string(writer, "room_id", mxclient_inbound_room(session));
+    json_put_string(writer, "session_id", mxclient_inbound_session(session));
     json_put_string(writer, "session_key", mxclient_span(&key));
     json_put_text(writer, "sender_key", sender);
     json_put_object(writer, "sender_claimed_keys");

@@ -350,7 +350,7 @@ static int key_request_put_key(
     struct buffer key = { 0 };
     int rc;
 
-    tr_assert(session != NULL); /* sessions are never dropped */
+    tr_assert(session != NULL); /* the caller has looked */
     rc = mx_inbound_export(session->inbound, mx_inbound_first_index(session->inbound), &key);
     mx_key_text(&session->sender_key, sender);
     mx_key_text(&session->signing_key, signing);
@@ -396,6 +396,11 @@ static int key_request_answer(struct mxclient *client, struct mxclient_forward *
         mxclient_span(&forward->device_id) };
     struct mxclient_peer *peer;
 
+    if (mxclient_megolm_find(client, mxclient_span(&forward->room_id),
+            mxclient_span(&forward->session_id)) == NULL) {
+        forward->answered_ms = now_ms; /* the session was over the limit since */
+        return 0;
+    }
     if (device == NULL) {
         if (key_request_own(client, place.device_id) == NULL)
             forward->answered_ms = now_ms; /* it is gone or blocked */

@@ -325,6 +325,9 @@ int mxclient_keys_uploaded(struct mxclient_keys *keys, const struct mxclient_out
          * code of its own, so every refusal counts as this one. */
         mx_account_skip_key_ids(account, MXCLIENT_KEYS_SKIPPED);
         keys->next_upload_ms = now_ms + keys_pause_ms(keys->conflicts);
+        keys->refused++;
+        keys->refused_status = outcome->status;
+        memcpy(keys->refused_code, outcome->errcode, sizeof keys->refused_code);
         if (keys->conflicts < UINT32_MAX)
             keys->conflicts++;
     }

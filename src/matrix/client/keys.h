@@ -33,9 +33,12 @@ struct mxclient_keys {
     bool has_former_fallback;         /* or it is not known */
     uint64_t uploading_last;          /* the highest id of the upload under way */
     bool is_uploading;
-    int64_t next_make_ms;   /* the earliest time for new one-time keys */
-    int64_t next_upload_ms; /* the earliest time for an upload */
-    uint32_t conflicts;     /* refused uploads in a row */
+    int64_t next_make_ms;    /* the earliest time for new one-time keys */
+    int64_t next_upload_ms;  /* the earliest time for an upload */
+    uint32_t conflicts;      /* refused uploads in a row */
+    uint64_t refused;        /* uploads since the start */
+    uint32_t refused_status; /* of HTTP, of the last one; with its code, or "" */
+    char refused_code[MXCLIENT_ERRCODE_BYTES_MAX + 1];
 };
 
 void mxclient_keys_init(struct mxclient_keys *keys, struct mxclient_session *session);

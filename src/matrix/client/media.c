@@ -122,6 +122,19 @@ int mxclient_media_put(const struct mxclient_media *media, struct buffer *out)
 
 /* ---- requests --------------------------------------------------------------------------------- */
 
+void mxclient_media_config_request(struct mxclient_request *request)
+{
+    mxclient_request_init(request, MXCLIENT_MEDIA_CONFIG, NULL);
+}
+
+uint64_t mxclient_media_config_read(const struct json *answer)
+{
+    int64_t limit;
+
+    return json_int(json_get(answer, "m.upload.size"), &limit) && limit >= 0 ? (uint64_t)limit
+                                                                             : UINT64_MAX;
+}
+
 void mxclient_media_upload_request(struct mxclient_request *request)
 {
     mxclient_request_init(request, MXCLIENT_UPLOAD, NULL);

@@ -48,6 +48,10 @@ bool mxclient_media_is_name(struct span name);
 
 /* Set the address of a file, "mxc://SERVER/ID"; false if it is not valid. */
 bool mxclient_media_set_url(struct span url, struct mxclient_media *media);
+/* Write the request for the largest file that the server takes, and read its answer: UINT64_MAX if it
+ * names no limit. */
+void mxclient_media_config_request(struct mxclient_request *request);
+uint64_t mxclient_media_config_read(const struct json *answer);
 /* Write the request of an upload; the transport adds the ciphertext as its body. The name of the file
  * stays in the encrypted event. */
 void mxclient_media_upload_request(struct mxclient_request *request);

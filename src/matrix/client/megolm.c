@@ -3,12 +3,16 @@
  * "m.megolm.v1.aes-sha2"). */
 #include "matrix/client/megolm.h"
 
+#include <stdio.h>
+
 #include <troupe/error.h>
 
 #include "base/assert.h"
 #include "matrix/client/body.h"
 #include "matrix/client/key_request.h"
 #include "matrix/client/withheld.h"
+
+enum { MEGOLM_COPY_BYTES = MXCLIENT_ID_BYTES_MAX + 1 + MX_KEY_CHARS + 1 };
 
 /* ---- sessions --------------------------------------------------------------------------------- */
 
@@ -17,19 +21,109 @@ void mxclient_inbound_fini(void *object)
     mx_inbound_destroy(((struct mxclient_inbound *)object)->inbound);
 }
 
+/* Write the id of a copy within its room. */
+static void megolm_copy_id(
+    struct span session_id, const struct mx_key *sender_key, char id[MEGOLM_COPY_BYTES])
+{
+    char sender[MX_KEY_CHARS + 1];
+
+    mx_key_text(sender_key, sender);
+    tr_assert(session_id.size <= MXCLIENT_ID_BYTES_MAX);
+    (void)snprintf(id, MEGOLM_COPY_BYTES, "%.*s\n%s", (int)session_id.size, session_id.at, sender);
+}
+
+struct span mxclient_inbound_room(const struct mxclient_inbound *inbound)
+{
+    struct span rest = mxclient_id(&inbound->entry), room_id = rest;
+
+    (void)span_cut(&rest, '\n', &room_id);
+    return room_id;
+}
+
+struct span mxclient_inbound_session(const struct mxclient_inbound *inbound)
+{
+    struct span rest = mxclient_id(&inbound->entry), part = rest;
+
+    (void)span_cut(&rest, '\n', &part);
+    (void)span_cut(&rest, '\n', &part);
+    return part;
+}
+
+/* A walk through the copies of a session, which stand together in the index. */
+struct megolm_copies {
+    const struct mxclient *client;
+    struct buffer prefix; /* of their ids */
+    uint32_t place;
+};
+
+static int megolm_copies_start(struct megolm_copies *copies, const struct mxclient *client,
+    struct span room_id, struct span session_id)
+{
+    int rc;
+
+    *copies = (struct megolm_copies){ .client = client };
+    (void)buffer_span(&copies->prefix, room_id);
+    (void)buffer_append(&copies->prefix, "\n", 1);
+    (void)buffer_span(&copies->prefix, session_id);
+    rc = buffer_append(&copies->prefix, "\n", 1);
+    if (rc == 0)
+        copies->place = mxclient_index_from(&client->inbounds, mxclient_span(&copies->prefix));
+    return rc;
+}
+
+/* Return the next copy; NULL after the last, which ends the walk. */
+static struct mxclient_inbound *megolm_copies_next(struct megolm_copies *copies)
+{
+    const struct mxclient_index *inbounds = &copies->client->inbounds;
+    struct mxclient_entry *entry =
+        copies->place < inbounds->count ? inbounds->entries[copies->place] : NULL;
+
+    if (entry != NULL && copies->prefix.failed == 0 && entry->id.size > copies->prefix.size &&
+        memcmp(entry->id.bytes, copies->prefix.bytes, copies->prefix.size) == 0) {
+        copies->place++;
+        return (struct mxclient_inbound *)entry;
+    }
+    buffer_free(&copies->prefix);
+    copies->place = UINT32_MAX;
+    return NULL;
+}
+
 const struct mxclient_inbound *mxclient_megolm_find(
     const struct mxclient *client, struct span room_id, struct span session_id)
 {
-    return mxclient_index_find_pair(&client->inbounds, room_id, session_id);
+    const struct mxclient_inbound *best = NULL, *copy;
+    struct megolm_copies copies;
+
+    (void)megolm_copies_start(&copies, client, room_id, session_id);
+    while ((copy = megolm_copies_next(&copies)) != NULL)
+        if (best == NULL || copy->used > best->used)
+            best = copy;
+    return best;
 }
 
-/* Keep a session, which is then owned by the client, in place of the former one. */
-static int megolm_keep(struct mxclient *client, struct span room_id, struct span session_id,
-    const struct mxclient_room_key *key, struct mx_inbound *inbound)
+bool mxclient_megolm_has_of(
+    const struct mxclient *client, struct span room_id, struct span session_id, struct span user_id)
 {
-    struct mxclient_inbound *kept =
-        mxclient_index_add_pair(&client->inbounds, room_id, session_id, sizeof *kept);
+    const struct mxclient_inbound *copy;
+    struct megolm_copies copies;
+    bool has = false;
 
+    (void)megolm_copies_start(&copies, client, room_id, session_id);
+    while ((copy = megolm_copies_next(&copies)) != NULL)
+        has = has || mxclient_devices_by_key(&client->devices, user_id, &copy->sender_key) != NULL;
+    return has;
+}
+
+/* Keep a session, which is then owned by the client, in place of the device's former copy. */
+static int megolm_keep(struct mxclient *client, struct span room_id, struct span session_id,
+    const struct mxclient_room_key *key, struct mx_inbound *inbound,
+    struct mxclient_inbound **ret_kept)
+{
+    struct mxclient_inbound *kept;
+    char id[MEGOLM_COPY_BYTES];
+
+    megolm_copy_id(session_id, &key->sender_key, id);
+    kept = mxclient_index_add_pair(&client->inbounds, room_id, span_of(id), sizeof *kept);
     if (kept == NULL)
         return TR_ENOMEM;
     mx_inbound_destroy(kept->inbound);
@@ -37,12 +131,14 @@ static int megolm_keep(struct mxclient *client, struct span room_id, struct span
     kept->sender_key = key->sender_key;
     kept->signing_key = key->signing_key;
     kept->source = key->source;
+    *ret_kept = kept;
     return 0;
 }
 
 int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *row)
 {
     struct mxclient_room_key key = { .source = (enum mxstore_source)row->source };
+    struct mxclient_inbound *kept = NULL;
     struct mx_inbound *inbound = NULL;
     int rc = mx_key_parse(row->sender_key, &key.sender_key);
 
@@ -52,44 +148,113 @@ int mxclient_megolm_load(struct mxclient *client, const struct mxstore_inbound *
     if (rc == 0)
         rc = mx_inbound_unpickle(row->pickle, client->session.key, &inbound);
     if (rc == 0)
-        rc = megolm_keep(client, row->room_id, row->session_id, &key, inbound);
-    if (rc != 0)
+        rc = megolm_keep(client, row->room_id, row->session_id, &key, inbound, &kept);
+    if (rc != 0) {
         mx_inbound_destroy(inbound);
-    return rc;
+        return rc;
+    }
+    kept->received = row->received;
+    kept->used = row->used;
+    if (client->inbound_clock < row->received)
+        client->inbound_clock = row->received;
+    if (client->inbound_clock < row->used)
+        client->inbound_clock = row->used;
+    return 0;
 }
 
-static int megolm_put(const struct mxclient *client, struct span room_id, struct span session_id,
-    const struct mxclient_room_key *key, const struct mx_inbound *inbound, struct sql_unit *unit)
+/* ---- the limit -------------------------------------------------------------------------------- */
+
+/* Return whether a copy is dropped before another one (rule 5). */
+static bool megolm_is_idler(
+    const struct mxclient_inbound *one, const struct mxclient_inbound *other)
+{
+    if (one->used != other->used)
+        return one->used < other->used;
+    return one->received < other->received;
+}
+
+/* Drop the copy that is idle longest, but not this one. */
+static void megolm_make_place(
+    struct mxclient *client, const struct mxclient_inbound *kept, struct sql_unit *unit)
+{
+    const struct mxclient_index *inbounds = &client->inbounds;
+    const struct mxclient_inbound *idle = NULL;
+    char sender[MX_KEY_CHARS + 1];
+
+    if (inbounds->count <= MXCLIENT_INBOUND_MAX)
+        return;
+    for (uint32_t i = 0; i < inbounds->count; i++) {
+        const struct mxclient_inbound *it = (const struct mxclient_inbound *)inbounds->entries[i];
+
+        if (it != kept && (idle == NULL || megolm_is_idler(it, idle)))
+            idle = it;
+    }
+    tr_assert(idle != NULL);
+    mx_key_text(&idle->sender_key, sender);
+    mxstore_drop_inbound(unit, &(struct mxstore_inbound){ .room_id = mxclient_inbound_room(idle),
+                                   .session_id = mxclient_inbound_session(idle),
+                                   .sender_key = span_of(sender) });
+    mxclient_index_remove(&client->inbounds, mxclient_id(&idle->entry), mxclient_inbound_fini);
+    client->dropped_sessions++;
+}
+
+/* ---- storing ---------------------------------------------------------------------------------- */
+
+static int megolm_put(
+    const struct mxclient *client, const struct mxclient_inbound *kept, struct sql_unit *unit)
 {
     char sender[MX_KEY_CHARS + 1], signing[MX_KEY_CHARS + 1];
     struct buffer pickle = { 0 };
-    int rc = mx_inbound_pickle(inbound, client->session.key, client->session.random, &pickle);
+    int rc = mx_inbound_pickle(kept->inbound, client->session.key, client->session.random, &pickle);
 
-    mx_key_text(&key->sender_key, sender);
-    mx_key_text(&key->signing_key, signing);
+    mx_key_text(&kept->sender_key, sender);
+    mx_key_text(&kept->signing_key, signing);
     if (rc == 0)
         mxstore_put(unit, MXSTORE_IS_inbound,
-            &(struct mxstore_inbound){ .room_id = room_id,
-                .session_id = session_id,
+            &(struct mxstore_inbound){ .room_id = mxclient_inbound_room(kept),
+                .session_id = mxclient_inbound_session(kept),
                 .sender_key = span_of(sender),
                 .signing_key = span_of(signing),
                 .pickle = mxclient_span(&pickle),
-                .first_index = mx_inbound_first_index(inbound),
-                .source = key->source });
+                .first_index = mx_inbound_first_index(kept->inbound),
+                .source = kept->source,
+                .received = kept->received,
+                .used = kept->used });
     buffer_free(&pickle);
     return rc;
+}
+
+/* Keep and store a session, which this takes. TR_ENOMEM. */
+static int megolm_take(struct mxclient *client, struct span room_id, struct span session_id,
+    const struct mxclient_room_key *key, struct mx_inbound *inbound, struct sql_unit *unit)
+{
+    bool is_ours = mx_key_equal(&key->sender_key, mx_account_identity_key(client->session.account));
+    struct mxclient_inbound *kept = NULL;
+    int rc = megolm_keep(client, room_id, session_id, key, inbound, &kept);
+
+    if (rc != 0) {
+        mx_inbound_destroy(inbound);
+        return rc;
+    }
+    kept->received = ++client->inbound_clock;
+    if (kept->used == 0 && (is_ours || key->source != MXSTORE_FROM_OWNER))
+        kept->used = kept->received;
+    megolm_make_place(client, kept, unit);
+    return megolm_put(client, kept, unit);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
 /* Return whether this copy is worth keeping (rule 1). */
-static bool megolm_is_better(const struct mxclient_inbound *known,
-    const struct mxclient_room_key *key, const struct mx_inbound *inbound)
+static bool megolm_is_better(const struct mxclient *client, struct span room_id,
+    struct span session_id, const struct mxclient_room_key *key, const struct mx_inbound *inbound)
 {
-    if (known == NULL)
-        return true;
-    return mx_key_equal(&known->sender_key, &key->sender_key) &&
-           mx_inbound_compare(known->inbound, inbound) == MX_COPY_BETTER;
+    const struct mxclient_inbound *known;
+    char id[MEGOLM_COPY_BYTES];
+
+    megolm_copy_id(session_id, &key->sender_key, id);
+    known = mxclient_index_find_pair(&client->inbounds, room_id, span_of(id));
+    return known == NULL || mx_inbound_compare(known->inbound, inbound) == MX_COPY_BETTER;
 }
 
 /* A forwarded or imported key names its owner; the one who gives it is trusted to be right. */
@@ -138,18 +303,16 @@ int mxclient_megolm_add_key(struct mxclient *client, const struct mxclient_room_
         mx_inbound_id(inbound, id);
         rc = span_is(session_id, id) ? 0 : MX_ESESSION;
     }
-    if (rc == 0 &&
-        !megolm_is_better(mxclient_megolm_find(client, room_id, session_id), &key, inbound))
+    if (rc == 0 && !megolm_is_better(client, room_id, session_id, &key, inbound))
         rc = MX_EINDEX;
-    if (rc == 0)
-        rc = megolm_put(client, room_id, session_id, &key, inbound, unit);
-    if (rc == 0)
-        rc = megolm_keep(client, room_id, session_id, &key, inbound);
     if (rc != 0) {
         mx_inbound_destroy(inbound);
         return rc;
     }
-    mxclient_withheld_forget(client, room_id, session_id, unit);
+    rc = megolm_take(client, room_id, session_id, &key, inbound, unit);
+    if (rc != 0)
+        return rc;
+    mxclient_withheld_forget(client, room_id, session_id, &key.sender_key, unit);
     mxclient_key_request_came(client, room_id, session_id, unit);
     room = mxclient_rooms_find(&client->rooms, room_id);
     if (room != NULL)
@@ -171,10 +334,8 @@ int mxclient_megolm_keep_own(struct mxclient *client, struct span room_id,
 
     mx_outbound_id(outbound, id);
     rc = rc != 0 ? rc : mx_inbound_create(mxclient_span(&text), &inbound);
-    rc = rc != 0 ? rc : megolm_put(client, room_id, span_of(id), &key, inbound, unit);
-    rc = rc != 0 ? rc : megolm_keep(client, room_id, span_of(id), &key, inbound);
-    if (rc != 0)
-        mx_inbound_destroy(inbound);
+    if (rc == 0)
+        rc = megolm_take(client, room_id, span_of(id), &key, inbound, unit);
     mx_wipe_buffer(&text);
     return rc;
 }
@@ -248,34 +409,77 @@ static int megolm_find_author(const struct mxclient *client, const struct mxclie
     return 0;
 }
 
+/* Decrypt with one copy of the session. */
+static int megolm_decrypt_with(const struct mxclient *client, const struct mxclient_room *room,
+    const struct mxclient_event *event, struct span body, struct json_doc *doc,
+    struct mxclient_cleartext *text)
+{
+    int rc = megolm_find_author(client, event, text->session, text);
+
+    if (rc == 0)
+        rc = mx_inbound_decrypt(text->session->inbound, body, &text->text, &text->message_index);
+    if (rc == 0)
+        rc = megolm_read_plaintext(room, doc, text);
+    if (rc != 0)
+        mx_wipe_buffer(&text->text);
+    return rc;
+}
+
 int mxclient_megolm_decrypt(const struct mxclient *client, const struct mxclient_room *room,
     const struct mxclient_event *event, struct json_doc *doc, struct mxclient_cleartext *ret_text)
 {
+    struct span algorithm, session_id, body, room_id = mxclient_id(&room->entry);
     struct mxclient_cleartext text = { 0 };
-    const struct mxclient_inbound *session;
-    struct span algorithm, body;
-    int rc;
+    struct megolm_copies copies;
+    bool is_known = false;
+    int rc, why = MX_EDEVICE;
 
     if (json_string(json_get(event->content, "algorithm"), &algorithm) &&
         !span_is(algorithm, MXCLIENT_MEGOLM))
         return MX_EALGORITHM;
     if (!json_string(json_get(event->content, "algorithm"), &algorithm) ||
-        !mxclient_read_id(json_get(event->content, "session_id"), &text.session_id) ||
+        !mxclient_read_id(json_get(event->content, "session_id"), &session_id) ||
         !json_string(json_get(event->content, "ciphertext"), &body))
         return MX_EFORMAT;
-    session = mxclient_megolm_find(client, mxclient_id(&room->entry), text.session_id);
-    if (session == NULL)
-        return mxclient_withheld_reason(client, mxclient_id(&room->entry), text.session_id);
-    rc = megolm_find_author(client, event, session, &text);
-    if (rc == 0)
-        rc = mx_inbound_decrypt(session->inbound, body, &text.text, &text.message_index);
-    if (rc == 0)
-        rc = megolm_read_plaintext(room, doc, &text);
-    if (rc == 0)
-        *ret_text = text;
-    else
-        mx_wipe_buffer(&text.text);
-    return rc;
+    rc = megolm_copies_start(&copies, client, room_id, session_id);
+    if (rc != 0)
+        why = rc;
+    while ((text.session = megolm_copies_next(&copies)) != NULL) {
+        is_known = true;
+        /* After the copy that decrypts, the others are walked over. */
+        if (why == 0 || why == TR_ENOMEM)
+            continue;
+        rc = megolm_decrypt_with(client, room, event, body, doc, &text);
+        if (rc == 0)
+            *ret_text = text;
+        if (rc == 0 || why == MX_EDEVICE)
+            why = rc;
+    }
+    /* The owner's word counts more than a copy of another device. */
+    if (why == MX_EDEVICE) {
+        rc = mxclient_withheld_reason(client, room_id, session_id, event->sender);
+        why = !is_known || mxclient_withheld_is(rc) ? rc : why;
+    }
+    return why;
+}
+
+void mxclient_megolm_guard(struct mxclient *client, const struct mxclient_cleartext *text,
+    struct span event_id, struct sql_unit *unit)
+{
+    struct mxclient_inbound *session = text->session;
+    struct span session_id = mxclient_inbound_session(session);
+    char sender[MX_KEY_CHARS + 1], copy[MEGOLM_COPY_BYTES];
+
+    mx_key_text(&session->sender_key, sender);
+    (void)snprintf(copy, sizeof copy, "%.*s %s", (int)session_id.size, session_id.at, sender);
+    mxstore_guard_index(unit, span_of(copy), text->message_index, event_id, MX_EINDEX);
+    if (session->used != 0 && client->inbound_clock - session->used < MXCLIENT_INBOUND_PAUSE)
+        return;
+    session->used = ++client->inbound_clock;
+    mxstore_use_inbound(unit, &(struct mxstore_inbound){ .room_id = mxclient_inbound_room(session),
+                                  .session_id = session_id,
+                                  .sender_key = span_of(sender),
+                                  .used = session->used });
 }
 
 bool mxclient_megolm_is_waiting(int reason)
@@ -310,7 +514,7 @@ static int megolm_release_row(struct mxclient *client, const struct mxclient_roo
         released.seq = client->seq_next++;
         mxclient_megolm_name_author(&text, &released);
         mxstore_release_event(unit, &released);
-        mxstore_guard_index(unit, text.session_id, text.message_index, row->event_id, MX_EINDEX);
+        mxclient_megolm_guard(client, &text, row->event_id, unit);
     }
     mx_wipe_buffer(&text.text);
     buffer_free(&sealed);

@@ -35,10 +35,14 @@ static struct mxclient_peer *olm_peer(const struct mxclient *client, const struc
 struct mxclient_peer *mxclient_olm_peer(
     struct mxclient *client, const struct mxclient_device *device)
 {
+    struct mxclient_peer *peer;
     char text[MX_KEY_CHARS + 1];
 
     mx_key_text(&device->identity_key, text);
-    return mxclient_index_add(&client->peers, span_of(text), sizeof(struct mxclient_peer));
+    peer = mxclient_index_add(&client->peers, span_of(text), sizeof *peer);
+    if (peer != NULL)
+        peer->is_known = true;
+    return peer;
 }
 
 /* Return the place of the session that received last, or first (to be dropped). */
@@ -68,6 +72,7 @@ static int olm_add(struct mxclient *client, const struct mx_key *key,
     place = peer->count;
     if (peer->count == MXCLIENT_OLM_PER_DEVICE) {
         place = olm_extreme(peer, false);
+        mx_olm_id(peer->sessions[place].olm, peer->dropped);
         mx_olm_destroy(peer->sessions[place].olm);
     } else
         peer->count++;
@@ -100,9 +105,11 @@ int mxclient_olm_load(struct mxclient *client, const struct mxstore_olm *row)
     return rc;
 }
 
+/* Store a session, and forget the one that it has replaced. */
 static int olm_put(
     const struct mxclient *client, const struct mxclient_olm *session, struct sql_unit *unit)
 {
+    struct mxclient_peer *peer = olm_peer(client, mx_olm_their_identity(session->olm));
     char identity[MX_KEY_CHARS + 1], id[MX_OLM_ID_CHARS + 1];
     struct buffer pickle = { 0 };
     int rc = mx_olm_pickle(session->olm, client->session.key, client->session.random, &pickle);
@@ -116,8 +123,68 @@ static int olm_put(
                 .pickle = mxclient_span(&pickle),
                 .created_ms = session->created_ms,
                 .received_ms = session->received_ms });
+    if (rc == 0 && peer->dropped[0] != 0) {
+        mxstore_drop_olm(unit, span_of(identity), span_of(peer->dropped));
+        peer->dropped[0] = 0;
+    }
     buffer_free(&pickle);
     return rc;
+}
+
+/* ---- the limit -------------------------------------------------------------------------------- */
+
+/* Mark the peers that are known devices, if devices have come since the last time. */
+static void olm_mark_known(struct mxclient *client)
+{
+    if (client->peers_marked == client->devices.added + 1)
+        return;
+    client->peers_marked = client->devices.added + 1;
+    for (uint32_t i = 0; i < client->devices.users.count; i++) {
+        const struct mxclient_user *user =
+            (const struct mxclient_user *)client->devices.users.entries[i];
+
+        for (uint32_t k = 0; k < user->devices.count; k++) {
+            struct mxclient_peer *peer = olm_peer(
+                client, &((const struct mxclient_device *)user->devices.entries[k])->identity_key);
+
+            if (peer != NULL)
+                peer->is_known = true;
+        }
+    }
+}
+
+static int64_t olm_received_ms(const struct mxclient_peer *peer)
+{
+    return peer->count == 0 ? 0 : peer->sessions[olm_extreme(peer, true)].received_ms;
+}
+
+/* Drop a peer if a limit is passed (rule 5), but not this one, nor one that a claim is under way for. */
+static void olm_make_place(
+    struct mxclient *client, const struct mxclient_peer *kept, struct sql_unit *unit)
+{
+    const struct mxclient_index *peers = &client->peers;
+    const struct mxclient_peer *idle = NULL;
+    uint32_t strangers = 0;
+
+    if (peers->count <= MXCLIENT_STRANGERS_MAX)
+        return;
+    olm_mark_known(client);
+    for (uint32_t i = 0; i < peers->count; i++) {
+        const struct mxclient_peer *it = (const struct mxclient_peer *)peers->entries[i];
+
+        strangers += it->is_known ? 0 : 1;
+        if (it == kept || it->claiming != MXCLIENT_NOT_CLAIMING)
+            continue;
+        if (idle == NULL ||
+            (it->is_known == idle->is_known ? olm_received_ms(it) < olm_received_ms(idle)
+                                            : !it->is_known))
+            idle = it;
+    }
+    if (idle == NULL || (strangers <= MXCLIENT_STRANGERS_MAX && peers->count <= MXCLIENT_PEERS_MAX))
+        return;
+    mxstore_drop_olm(unit, mxclient_id(&idle->entry), (struct span){ NULL, 0 });
+    mxclient_index_remove(&client->peers, mxclient_id(&idle->entry), mxclient_peer_fini);
+    client->dropped_sessions++;
 }
 
 /* ---- sending ---------------------------------------------------------------------------------- */
@@ -578,6 +645,17 @@ static int olm_dispatch(struct mxclient *client, const struct olm_message *messa
     return mxclient_megolm_take_key(client, &key, content, unit);
 }
 
+/* Note that a peer has sent a message, and keep the limits. */
+static void olm_note_peer(
+    struct mxclient *client, const struct olm_message *message, struct sql_unit *unit)
+{
+    struct mxclient_peer *peer = olm_peer(client, &message->sender_key);
+
+    if (mxclient_devices_by_key(&client->devices, message->sender, &message->sender_key) != NULL)
+        peer->is_known = true;
+    olm_make_place(client, peer, unit);
+}
+
 static int olm_take_encrypted(
     struct mxclient *client, const struct json *value, int64_t now_ms, struct sql_unit *unit)
 {
@@ -600,6 +678,7 @@ static int olm_take_encrypted(
     if (rc == 0) {
         session->received_ms = now_ms;
         rc = olm_put(client, session, unit); /* the ratchet has moved, whatever the text says */
+        olm_note_peer(client, &message, unit);
     }
     if (rc == 0)
         rc = json_parse_copy(&doc, mxclient_span(&plaintext), JSON_UNIQUE_KEYS);
@@ -634,7 +713,7 @@ int mxclient_to_device_take(
         return mxclient_verify_take(client, &event, now_ms, unit);
     }
     if (span_is(type, "m.room_key.withheld"))
-        return mxclient_withheld_take(client, json_get(value, "content"), now_ms, unit);
+        return mxclient_withheld_take(client, value, now_ms, unit);
     if (span_is(type, "m.room_key_request"))
         return mxclient_key_request_take(client, value, now_ms);
     client->skipped++; /* a room key that came in the clear is nobody's word */

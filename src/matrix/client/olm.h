@@ -7,7 +7,11 @@
  *    the sender's: the one of the device list if the device is known.
  * 3. A device whose messages cannot be decrypted gets a new session, at most once an hour, also if
  *    there was none before.
- * 4. Sends go over the session that received last; a new one counts as if it had. */
+ * 4. Sends go over the session that received last; a new one counts as if it had.
+ * 5. Anybody can start a session with us, under as many identity keys as he likes. MXCLIENT_STRANGERS_MAX
+ *    peers are kept whose key is of no known device, and MXCLIENT_PEERS_MAX in all: above a limit the
+ *    peer goes that received longest ago, a stranger before a known one. A device whose sessions were
+ *    dropped is unwedged by its next message (rule 3). */
 #ifndef MATRIX_CLIENT_OLM_H
 #define MATRIX_CLIENT_OLM_H
 
@@ -15,6 +19,8 @@
 
 enum {
     MXCLIENT_OLM_PER_DEVICE = 8, /* the one that is longest unused is dropped */
+    MXCLIENT_STRANGERS_MAX = 1024,
+    MXCLIENT_PEERS_MAX = 32768,
     MXCLIENT_UNWEDGE_MS = 60 * 60 * 1000,
 };
 
@@ -37,7 +43,10 @@ struct mxclient_peer {
     struct mxclient_entry entry; /* the key as text */
     struct mxclient_olm sessions[MXCLIENT_OLM_PER_DEVICE];
     uint32_t count;
-    bool is_wedged; /* needs a new session */
+    char
+        dropped[MX_OLM_ID_CHARS + 1]; /* a session whose row is deleted with the next step; or "" */
+    bool is_known;                    /* its key is that of a device in a list */
+    bool is_wedged;                   /* needs a new session */
     enum mxclient_claiming claiming;
     bool needs_dummy;      /* has one in place of a wedged one: a message must tell the peer */
     int64_t next_claim_ms; /* the server had no key for it */

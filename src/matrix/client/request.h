@@ -21,7 +21,7 @@
 enum mxclient_retry {
     MXCLIENT_RETRY_FOREVER, /* it changes nothing, or has a transaction id */
     MXCLIENT_RETRY_BUDGET,  /* like it, but gives up after MXCLIENT_ATTEMPTS_MAX attempts */
-    MXCLIENT_RETRY_NEVER,   /* a second one could act twice */
+    MXCLIENT_RETRY_NEVER,   /* a second one could act twice, or the answer can be done without */
 };
 
 /* X(name, method, path, retry, timeout in ms, largest answer in KiB, has a token). Each {} of a path
@@ -46,6 +46,7 @@ enum mxclient_retry {
     X(KEYS_UPLOAD, POST, "/_matrix/client/v3/keys/upload", FOREVER, 30000, 64, true)               \
     X(KEYS_QUERY, POST, "/_matrix/client/v3/keys/query", FOREVER, 60000, 65536, true)              \
     X(KEYS_CLAIM, POST, "/_matrix/client/v3/keys/claim", BUDGET, 30000, 16384, true)               \
+    X(MEDIA_CONFIG, GET, "/_matrix/client/v1/media/config", NEVER, 30000, 64, true)                \
     X(UPLOAD, POST, "/_matrix/media/v3/upload", BUDGET, 3600000, 64, true)                         \
     X(DOWNLOAD, GET, "/_matrix/client/v1/media/download/{}/{}", BUDGET, 3600000, 64, true)
 

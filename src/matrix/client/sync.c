@@ -80,8 +80,7 @@ static int sync_take_cipher(struct mxclient_intake *intake, const struct mxclien
         mxclient_megolm_name_author(&text, row);
         if (rc == 0)
             sync_put_event(intake, room, &inner, row);
-        mxstore_guard_index(
-            intake->unit, text.session_id, text.message_index, event->event_id, MX_EINDEX);
+        mxclient_megolm_guard(intake->client, &text, event->event_id, intake->unit);
     } else if (rc != TR_ENOMEM) {
         row->status = mxclient_megolm_is_waiting(rc) ? MXSTORE_HELD : MXSTORE_ABANDONED;
         row->reason = rc;

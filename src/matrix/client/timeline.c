@@ -272,20 +272,25 @@ static enum mxclient_walk timeline_refused(struct mxclient_gap *gap, int64_t now
     return MXCLIENT_WALK_ON;
 }
 
-/* Count a page and decide whether the round ends. A clock that was set back ends it too. */
+/* Count a page and decide whether the round ends. A clock that was set back ends it too. A round that
+ * used up its pages or bytes without an event is followed by the long pause; one that only took long,
+ * as a logout makes it, is not. */
 static enum mxclient_walk timeline_count(
     struct mxclient_gap *gap, const struct mxclient_page *page, uint32_t events, int64_t now_ms)
 {
+    bool is_used_up, is_late;
+
     gap->next_ms = now_ms;
     gap->pages++;
     gap->events += events;
     gap->bytes += page->bytes;
-    if (gap->pages < MXCLIENT_WALK_PAGES && gap->events < MXCLIENT_WALK_EVENTS &&
-        gap->bytes < MXCLIENT_WALK_BYTES && now_ms >= gap->started_ms &&
-        now_ms - gap->started_ms < MXCLIENT_WALK_MS)
+    is_used_up = gap->pages >= MXCLIENT_WALK_PAGES || gap->events >= MXCLIENT_WALK_EVENTS ||
+                 gap->bytes >= MXCLIENT_WALK_BYTES;
+    is_late = now_ms < gap->started_ms || now_ms - gap->started_ms >= MXCLIENT_WALK_MS;
+    if (!is_used_up && !is_late)
         return MXCLIENT_WALK_ON;
-    timeline_pause(
-        gap, now_ms + (gap->events > 0 ? MXCLIENT_WALK_PAUSE_MS : MXCLIENT_WALK_STALL_MS));
+    timeline_pause(gap, now_ms + (gap->events == 0 && is_used_up ? MXCLIENT_WALK_STALL_MS
+                                                                 : MXCLIENT_WALK_PAUSE_MS));
     return MXCLIENT_WALK_BUDGET;
 }
 

@@ -31,7 +31,7 @@ enum {
     MXCLIENT_WALK_EVENTS = 10000,
     MXCLIENT_WALK_BYTES = 64 << 20,
     MXCLIENT_WALK_MS = 5 * 60 * 1000,
-    MXCLIENT_WALK_PAUSE_MS = 10 * 1000, /* after a round that found events */
+    MXCLIENT_WALK_PAUSE_MS = 10 * 1000, /* after a round that found events, or only took long */
     MXCLIENT_WALK_STALL_MS = 60 * 60 * 1000,
 };
 

@@ -389,6 +389,25 @@ bool mxclient_verify_news(struct mxclient *client, struct mxclient_verify_news *
     return true;
 }
 
+bool mxclient_verify_is_asked(const struct mxclient *client, struct span transaction_id)
+{
+    for (uint32_t i = 0; i < client->verify.count; i++) {
+        const struct mxclient_flow *flow = client->verify.flows[i];
+
+        if (flow->step == MXCLIENT_VERIFY_ASKED &&
+            span_equal(mxclient_span(&flow->transaction_id), transaction_id))
+            return true;
+    }
+    return false;
+}
+
+void mxclient_verify_repeat_asked(struct mxclient *client)
+{
+    for (uint32_t i = 0; i < client->verify.count; i++)
+        if (client->verify.flows[i]->step == MXCLIENT_VERIFY_ASKED)
+            client->verify.flows[i]->is_news = true;
+}
+
 /* ---- time and restarts ------------------------------------------------------------------------ */
 
 int64_t mxclient_verify_due_ms(const struct mxclient *client)

@@ -198,6 +198,11 @@ struct mxclient_verify_news {
  * out. A verification that has ended is forgotten with it. */
 bool mxclient_verify_news(struct mxclient *client, struct mxclient_verify_news *ret_news);
 
+/* Return whether a request of a peer waits for our user: at step `asked`. */
+bool mxclient_verify_is_asked(const struct mxclient *client, struct span transaction_id);
+/* Make news of all requests that wait for our user. */
+void mxclient_verify_repeat_asked(struct mxclient *client);
+
 /* ---- the driver's side ------------------------------------------------------------------------ */
 
 /* Return whether an event type belongs here: "m.key.verification." and more. */

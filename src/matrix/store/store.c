@@ -31,7 +31,8 @@ struct mxstore_table {
 #define V6 V5 ", $6"
 #define V7 V6 ", $7"
 #define V8 V7 ", $8"
-#define V11 V8 ", $9, $10, $11"
+#define V9 V8 ", $9"
+#define V11 V9 ", $10, $11"
 #define V12 V11 ", $12"
 #define V13 V12 ", $13"
 #define V15 V13 ", $14, $15"
@@ -101,8 +102,9 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
     [MXSTORE_IS_inbound] = {
         TABLE(MXSTORE_INBOUND, inbound),
         .replaces = true,
-        .put.text = PUT(MXSTORE_INBOUND, "inbound", V7, "room_id, session_id"),
-        .get.text = SELECT(MXSTORE_INBOUND, "inbound") " WHERE room_id = $1 ORDER BY session_id",
+        .put.text = PUT(MXSTORE_INBOUND, "inbound", V9, "room_id, session_id, sender_key"),
+        .get.text = SELECT(MXSTORE_INBOUND, "inbound")
+            " WHERE room_id = $1 ORDER BY session_id, sender_key",
     },
     [MXSTORE_IS_room] = {
         TABLE(MXSTORE_ROOM, room),
@@ -138,8 +140,9 @@ static const struct mxstore_table tables[MXSTORE_KINDS] = {
     [MXSTORE_IS_withheld] = {
         TABLE(MXSTORE_WITHHELD, withheld),
         .replaces = true,
-        .put.text = PUT(MXSTORE_WITHHELD, "withheld", V4, "room_id, session_id"),
-        .get.text = SELECT(MXSTORE_WITHHELD, "withheld") " WHERE room_id = $1 ORDER BY session_id",
+        .put.text = PUT(MXSTORE_WITHHELD, "withheld", V5, "room_id, session_id, sender"),
+        .get.text = SELECT(MXSTORE_WITHHELD, "withheld")
+            " WHERE room_id = $1 ORDER BY session_id, sender",
     },
     [MXSTORE_IS_key_request] = {
         TABLE(MXSTORE_KEY_REQUEST, key_request),
@@ -290,7 +293,14 @@ SQL_STATEMENT(count_unsent, "SELECT COUNT(CASE WHEN sending <= 1 THEN 1 END),"
                             " COUNT(CASE WHEN sending = 3 THEN 1 END) FROM mx_outbox");
 SQL_STATEMENT(prune_outbox, "DELETE FROM mx_outbox WHERE sending = $1 AND created_ms < $2");
 SQL_STATEMENT(close_gap, "DELETE FROM mx_gap WHERE room_id = $1 AND from_token = $2");
-SQL_STATEMENT(drop_withheld, "DELETE FROM mx_withheld WHERE room_id = $1 AND session_id = $2");
+SQL_STATEMENT(use_inbound, "UPDATE mx_inbound SET used = $4 WHERE room_id = $1 AND session_id = $2"
+                           " AND sender_key = $3");
+SQL_STATEMENT(drop_inbound, "DELETE FROM mx_inbound WHERE room_id = $1 AND session_id = $2"
+                            " AND sender_key = $3");
+SQL_STATEMENT(drop_olm, "DELETE FROM mx_olm WHERE identity_key = $1"
+                        " AND session_id = COALESCE($2, session_id)");
+SQL_STATEMENT(drop_withheld, "DELETE FROM mx_withheld WHERE room_id = $1 AND session_id = $2"
+                             " AND sender = $3");
 SQL_STATEMENT(
     drop_key_request, "DELETE FROM mx_key_request WHERE room_id = $1 AND session_id = $2");
 /* Transaction ids are "m" and a number that only grows (session.c). */
@@ -504,9 +514,39 @@ void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span f
     mxstore_drop(unit, &close_gap, room_id, from_token);
 }
 
-void mxstore_drop_withheld(struct sql_unit *unit, struct span room_id, struct span session_id)
+void mxstore_drop_withheld(
+    struct sql_unit *unit, struct span room_id, struct span session_id, struct span sender)
 {
     mxstore_drop(unit, &drop_withheld, room_id, session_id);
+    sql_unit_text(unit, sender);
+}
+
+/* Add a step on the row of a received session. */
+static void mxstore_on_inbound(
+    struct sql_unit *unit, const struct sql_statement *statement, const struct mxstore_inbound *row)
+{
+    sql_unit_step(unit, statement, SQL_ROWS_ANY);
+    sql_unit_text(unit, row->room_id);
+    sql_unit_text(unit, row->session_id);
+    sql_unit_text(unit, row->sender_key);
+}
+
+void mxstore_use_inbound(struct sql_unit *unit, const struct mxstore_inbound *row)
+{
+    mxstore_on_inbound(unit, &use_inbound, row);
+    sql_unit_int(unit, row->used);
+}
+
+void mxstore_drop_inbound(struct sql_unit *unit, const struct mxstore_inbound *row)
+{
+    mxstore_on_inbound(unit, &drop_inbound, row);
+}
+
+void mxstore_drop_olm(struct sql_unit *unit, struct span identity_key, struct span session_id)
+{
+    sql_unit_step(unit, &drop_olm, SQL_ROWS_ANY);
+    sql_unit_text(unit, identity_key);
+    mxstore_add_bytes(unit, MXSTORE_TEXT, session_id);
 }
 
 void mxstore_drop_key_request(struct sql_unit *unit, struct span room_id, struct span session_id)

@@ -16,7 +16,7 @@
 
 #include "sql/sql.h"
 
-enum { MXSTORE_MIGRATIONS = 6 };
+enum { MXSTORE_MIGRATIONS = 7 };
 extern const struct sql_migration mxstore_migrations[MXSTORE_MIGRATIONS];
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -84,6 +84,7 @@ enum mxstore_trust { MXSTORE_UNVERIFIED, MXSTORE_VERIFIED, MXSTORE_BLOCKED };
     NEXT(TEXT, withheld)
 
 enum mxstore_source { MXSTORE_FROM_OWNER, MXSTORE_FORWARDED, MXSTORE_IMPORTED };
+/* A received session, once for each device that has brought it. */
 #define MXSTORE_INBOUND(FIRST, NEXT)                                                               \
     FIRST(TEXT, room_id)                                                                           \
     NEXT(TEXT, session_id)                                                                         \
@@ -91,7 +92,9 @@ enum mxstore_source { MXSTORE_FROM_OWNER, MXSTORE_FORWARDED, MXSTORE_IMPORTED };
     NEXT(TEXT, signing_key)                                                                        \
     NEXT(BLOB, pickle)                                                                             \
     NEXT(INT, first_index)                                                                         \
-    NEXT(INT, source) /* enum mxstore_source */
+    NEXT(INT, source)   /* enum mxstore_source */                                                  \
+    NEXT(INT, received) /* by the clock of sessions (megolm.h) */                                  \
+    NEXT(INT, used)     /* the same, when it decrypted last; 0: never */
 
 #define MXSTORE_ROOM(FIRST, NEXT)                                                                  \
     FIRST(TEXT, room_id)                                                                           \
@@ -177,10 +180,11 @@ enum mxstore_sending { MXSTORE_PENDING, MXSTORE_SENDING, MXSTORE_SENT, MXSTORE_F
     NEXT(TEXT, until_token)                                                                        \
     NEXT(INT, created_ms)
 
-/* The sender's word why it withholds a session's key from us. The key itself deletes the row. */
+/* A user's word why it withholds a session's key from us. The key itself deletes the row. */
 #define MXSTORE_WITHHELD(FIRST, NEXT)                                                              \
     FIRST(TEXT, room_id)                                                                           \
     NEXT(TEXT, session_id)                                                                         \
+    NEXT(TEXT, sender)                                                                             \
     NEXT(INT, reason) /* an MX_E* code */                                                          \
     NEXT(INT, received_ms)
 
@@ -322,8 +326,14 @@ void mxstore_judge_held(
     struct sql_unit *unit, struct span event_id, enum mxstore_status status, int reason);
 /* Forget a gap: it is filled, or its newer end has another token now. */
 void mxstore_close_gap(struct sql_unit *unit, struct span room_id, struct span from_token);
-/* Forget a notice, or a request for a key. */
-void mxstore_drop_withheld(struct sql_unit *unit, struct span room_id, struct span session_id);
+/* Note when a received session decrypted last, or forget it; no condition. */
+void mxstore_use_inbound(struct sql_unit *unit, const struct mxstore_inbound *row);
+void mxstore_drop_inbound(struct sql_unit *unit, const struct mxstore_inbound *row);
+/* Forget a session with a device, or, with an absent id, all of them; no condition. */
+void mxstore_drop_olm(struct sql_unit *unit, struct span identity_key, struct span session_id);
+/* Forget a user's notice, or a request for a key. */
+void mxstore_drop_withheld(
+    struct sql_unit *unit, struct span room_id, struct span session_id, struct span sender);
 void mxstore_drop_key_request(struct sql_unit *unit, struct span room_id, struct span session_id);
 /* Store the body of a pending outbox row that has none, with the type that it is sent as. */
 void mxstore_set_body(

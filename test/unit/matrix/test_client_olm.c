@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages to a device: each check of their plaintext, and room keys that are not worth keeping. */
+#include "../sql/place.h"
 #include "base/alloc.h"
 #include "matrix/client/megolm.h"
 #include "matrix/client/olm.h"
@@ -331,12 +332,189 @@ TEST(megolm, a_better_copy_counts_from_the_same_device_alone)
     ada.signing_key = eve.signing_key = *mx_account_signing_key(stage.ada.account);
     CHECK_EQ_INT(mxclient_megolm_take_key(&stage.bob, &eve, json_root(&doc), stage.unit), 0);
     CHECK_EQ_U64(mx_inbound_first_index(known->inbound), 1);
+    CHECK_EQ_U64(stage.bob.inbounds.count, 2); /* hers is beside it */
     CHECK_EQ_INT(mxclient_megolm_take_key(&stage.bob, &ada, json_root(&doc), stage.unit), 0);
     CHECK_EQ_U64(mx_inbound_first_index(known->inbound), 0);
     json_doc_free(&doc);
     buffer_free(&early);
     buffer_free(&body);
     olm_stage_fini(&stage);
+}
+
+static int decrypt(struct olm_stage *stage, const char *plaintext);
+
+/* Add copies without a ratchet, the first ones never used. */
+static void fill_inbounds(struct mxclient *client, uint32_t count, uint32_t unused)
+{
+    char id[40];
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct mxclient_inbound *inbound;
+
+        snprintf(id, sizeof id, "s%08u\nkey", i);
+        inbound =
+            mxclient_index_add_pair(&client->inbounds, SPAN("!a:x"), span_of(id), sizeof *inbound);
+        CHECK(inbound != NULL);
+        inbound->received = ++client->inbound_clock;
+        if (i >= unused)
+            inbound->used = client->inbound_clock;
+    }
+}
+
+static bool has_inbound(const struct mxclient *client, uint32_t number)
+{
+    char id[40];
+
+    snprintf(id, sizeof id, "s%08u\nkey", number);
+    return mxclient_index_find_pair(&client->inbounds, SPAN("!a:x"), span_of(id)) != NULL;
+}
+
+TEST(megolm, over_the_limit_an_idle_session_goes_before_one_in_use)
+{
+    struct olm_stage stage;
+
+    olm_stage_init(&stage, true);
+    fill_inbounds(&stage.bob, MXCLIENT_INBOUND_MAX, 0);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    CHECK_EQ_U64(stage.bob.inbounds.count, MXCLIENT_INBOUND_MAX);
+    CHECK(!has_inbound(&stage.bob, 0)); /* it decrypted longest ago */
+    CHECK(has_inbound(&stage.bob, 1));
+    CHECK_EQ_U64(stage.bob.dropped_sessions, 1);
+    CHECK_EQ_INT(decrypt(&stage, "{\"room_id\":\"!r:x\",\"type\":\"m.x\",\"content\":{}}"), 0);
+    olm_stage_fini(&stage);
+
+    olm_stage_init(&stage, true);
+    fill_inbounds(&stage.bob, MXCLIENT_INBOUND_MAX, 0);
+    ((struct mxclient_inbound *)stage.bob.inbounds.entries[7])->used = 0;
+    ((struct mxclient_inbound *)stage.bob.inbounds.entries[9])->used = 0;
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    CHECK(has_inbound(&stage.bob, 0) && !has_inbound(&stage.bob, 7));
+    CHECK(has_inbound(&stage.bob, 9)); /* it came later */
+    olm_stage_fini(&stage);
+}
+
+/* A use is noted once in a while: a busy session costs no step for each event. */
+TEST(megolm, a_session_that_decrypts_counts_as_used)
+{
+    struct mxclient_cleartext text = { 0 };
+    struct olm_stage stage;
+    int64_t used;
+
+    olm_stage_init(&stage, true);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    text.session = (struct mxclient_inbound *)stage.bob.inbounds.entries[0];
+    CHECK_EQ_INT(text.session->used, 0);
+    mxclient_megolm_guard(&stage.bob, &text, SPAN("$1"), stage.unit);
+    used = text.session->used;
+    CHECK(used > 0);
+    mxclient_megolm_guard(&stage.bob, &text, SPAN("$2"), stage.unit);
+    CHECK_EQ_INT(text.session->used, used);
+    stage.bob.inbound_clock += MXCLIENT_INBOUND_PAUSE;
+    mxclient_megolm_guard(&stage.bob, &text, SPAN("$3"), stage.unit);
+    CHECK(text.session->used > used);
+    olm_stage_fini(&stage);
+}
+
+/* Add peers without a session. */
+static void fill_peers(struct olm_stage *stage, uint32_t count)
+{
+    char id[MX_KEY_CHARS + 1];
+
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(id, sizeof id, "%043u", i);
+        CHECK(mxclient_index_add(&stage->bob.peers, span_of(id), sizeof(struct mxclient_peer)) !=
+              NULL);
+    }
+}
+
+TEST(olm, strangers_over_the_limit_push_each_other_out_and_no_known_device)
+{
+    for (int is_known = 0; is_known < 2; is_known++) {
+        struct olm_stage stage;
+
+        olm_stage_init(&stage, is_known == 1);
+        fill_peers(&stage, MXCLIENT_STRANGERS_MAX);
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+        /* Ada's device, if it is in a list, takes no stranger's place. */
+        CHECK_EQ_U64(stage.bob.peers.count, MXCLIENT_STRANGERS_MAX + (is_known == 1 ? 1 : 0));
+        CHECK_EQ_U64(stage.bob.dropped_sessions, is_known == 1 ? 0 : 1);
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ .device_keys = "" }), 0);
+        CHECK_EQ_U64(stage.bob.undecrypted, 0); /* its own session stayed */
+        olm_stage_fini(&stage);
+    }
+}
+
+/* Give ada, or who stands for her, a new session with bob. */
+static void start_session(struct olm_stage *stage)
+{
+    struct mx_account *bob = stage->bob.session.account;
+    struct mx_one_time_key one_time;
+    size_t count = 0;
+
+    CHECK_EQ_INT(mx_account_add_one_time_keys(bob, 1, mx_stage_random()), 0);
+    while (mx_account_one_time_key_at(bob, count, &one_time))
+        count++;
+    CHECK(count > 0 && mx_account_one_time_key_at(bob, count - 1, &one_time));
+    mx_olm_destroy(stage->to_bob);
+    stage->to_bob = NULL;
+    CHECK_EQ_INT(mx_olm_create_outbound(stage->ada.account, mx_account_identity_key(bob),
+                     &one_time.key, mx_stage_random(), &stage->to_bob),
+        0);
+}
+
+TEST(olm, a_known_device_goes_after_all_strangers)
+{
+    struct claim from_eve = { .sender = "@eve:z", .inner_sender = "@eve:z", .device_keys = "" };
+    struct mxclient_peer *ada;
+    struct olm_stage stage;
+    char id[MX_KEY_CHARS + 1];
+
+    olm_stage_init(&stage, true);
+    CHECK_EQ_INT(deliver(&stage, &(struct claim){ 0 }), 0);
+    mx_key_text(mx_account_identity_key(stage.ada.account), id);
+    ada = mxclient_index_find(&stage.bob.peers, span_of(id));
+    CHECK(ada != NULL && ada->is_known);
+    ada->is_known = false; /* as after a load */
+    stage.bob.peers_marked = 0;
+    ada->sessions[0].received_ms = -1; /* before all others */
+    fill_peers(&stage, MXCLIENT_STRANGERS_MAX);
+    mxclient_session_fini(&stage.ada);
+    mx_client_discover(&stage.ada);
+    CHECK_EQ_INT(mx_client_login(&stage.ada, "@eve:z", "", 0), 0);
+    start_session(&stage);
+    CHECK_EQ_INT(deliver(&stage, &from_eve), 0);
+    CHECK_EQ_U64(stage.bob.dropped_sessions, 1);
+    CHECK(mxclient_index_find(&stage.bob.peers, span_of(id)) == ada);
+    olm_stage_fini(&stage);
+}
+
+TEST(olm, a_session_that_was_replaced_leaves_the_store_too)
+{
+    struct olm_stage stage;
+    struct place place;
+    struct sql_unit *unit;
+    char id[MX_KEY_CHARS + 1];
+
+    place_init_in_memory(&place);
+    place_system(&place);
+    CHECK_EQ_INT(place_try_open(&place, &(struct sql_options){ .url = place.url,
+                                            .migrations = mxstore_migrations,
+                                            .migration_count = MXSTORE_MIGRATIONS }),
+        0);
+    olm_stage_init(&stage, true);
+    for (int i = 0; i < MXCLIENT_OLM_PER_DEVICE + 3; i++) {
+        start_session(&stage);
+        CHECK_EQ_INT(deliver(&stage, &(struct claim){ .type = "m.dummy", .content = "{}" }), 0);
+    }
+    CHECK_EQ_INT(sql_write_wait(place.sql, stage.unit), 0);
+    unit = sql_unit_create(0);
+    mx_key_text(mx_account_identity_key(stage.ada.account), id);
+    mxstore_get(unit, MXSTORE_IS_olm, span_of(id));
+    CHECK_EQ_INT(sql_read_wait(place.sql, unit), 0);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), MXCLIENT_OLM_PER_DEVICE);
+    sql_unit_destroy(unit);
+    olm_stage_fini(&stage);
+    place_finish(&place);
 }
 
 /* Encrypt a plaintext for the room and let bob decrypt it. */

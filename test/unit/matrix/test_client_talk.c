@@ -13,6 +13,7 @@
 #include "matrix/client/olm.h"
 #include "matrix/client/send.h"
 #include "matrix/client/sync.h"
+#include "matrix/client/withheld.h"
 #include "mx_client.h"
 #include "mx_homeserver.h"
 
@@ -1020,6 +1021,142 @@ TEST(talk, notices_that_are_not_valid_or_name_no_room_are_only_counted)
     sync_once(&talk.bob);
     CHECK_EQ_U64(talk.bob.client.notices, 5);
     CHECK_EQ_U64(talk.bob.client.withheld.count, 0);
+    talk_fini(&talk);
+}
+
+#define NOTICE(sender, session)                                                                    \
+    "{\"type\":\"m.room_key.withheld\",\"sender\":\"" sender "\",\"content\":{\"algorithm\":"      \
+    "\"m.megolm.v1.aes-sha2\",\"room_id\":\"!r:x\",\"session_id\":\"" session                      \
+    "\",\"code\":\"m.blacklisted\"}}"
+
+/* A notice of a user who is not in the room, or who did not send the event, explains no event. */
+TEST(talk, notices_of_strangers_are_not_believed)
+{
+    struct mxclient_room *room;
+    char session[MX_SESSION_ID_CHARS + 1];
+    struct buffer late;
+    struct talk talk;
+
+    talk_init(&talk);
+    late = send_without_key(&talk, 1);
+    mx_outbound_id(
+        ((struct mxclient_outbound *)talk.ada.client.outbounds.entries[0])->outbound, session);
+    (void)buffer_format(&talk.bob.device->inbox, NOTICE("@eve:z", "%s"), session);
+    sync_once(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.withheld.count, 0);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    /* With lazy members she may be one. */
+    room = mxclient_rooms_find(&talk.bob.client.rooms, ROOM);
+    room->has_members = false;
+    (void)buffer_format(&talk.bob.device->inbox, NOTICE("@eve:z", "%s"), session);
+    sync_once(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.withheld.count, 1);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_ESESSION);
+    (void)buffer_format(&talk.bob.device->inbox, NOTICE("@ada:x", "%s"), session);
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EBLOCKED);
+    deliver(&talk.bob, late); /* the key forgets ada's notice */
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 1);
+    CHECK_EQ_U64(talk.bob.client.withheld.count, 1);
+    talk_fini(&talk);
+}
+
+TEST(talk, a_users_oldest_notice_goes_when_there_are_too_many)
+{
+    struct talk talk;
+
+    talk_init(&talk);
+    for (int i = 0; i < MXCLIENT_WITHHELD_PER_USER_MAX + 3; i++) {
+        (void)buffer_format(&talk.bob.device->inbox, NOTICE("@ada:x", "s%d"), i);
+        talk.bob.now_ms++;
+        sync_only(&talk.bob);
+    }
+    CHECK_EQ_U64(talk.bob.client.withheld.count, MXCLIENT_WITHHELD_PER_USER_MAX);
+    restart(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.withheld.count, MXCLIENT_WITHHELD_PER_USER_MAX);
+    CHECK_EQ_INT(
+        mxclient_withheld_reason(&talk.bob.client, ROOM, SPAN("s2"), SPAN("@ada:x")), MX_ESESSION);
+    CHECK_EQ_INT(
+        mxclient_withheld_reason(&talk.bob.client, ROOM, SPAN("s3"), SPAN("@ada:x")), MX_EBLOCKED);
+    talk_fini(&talk);
+}
+
+/* ---- sessions that another member passes on --------------------------------------------------- */
+
+/* Give bob ada's session in the name of another device, as a member can who has its key. */
+static void squat(struct talk *talk, const struct mxclient_room_key *from)
+{
+    const struct mx_outbound *outbound =
+        ((struct mxclient_outbound *)talk->ada.client.outbounds.entries[0])->outbound;
+    struct sql_unit *unit = sql_unit_create(0);
+    struct buffer session_key = { 0 }, content = { 0 };
+    char session[MX_SESSION_ID_CHARS + 1];
+    struct json_doc doc = { 0 };
+
+    mx_outbound_id(outbound, session);
+    CHECK_EQ_INT(mx_outbound_key(outbound, &session_key), 0);
+    (void)buffer_format(&content,
+        "{\"algorithm\":\"m.megolm.v1.aes-sha2\",\"room_id\":\"!r:x\",\"session_id\":\"%s\","
+        "\"session_key\":\"%.*s\"}",
+        session, (int)session_key.size, session_key.bytes);
+    CHECK_EQ_INT(json_parse_copy(&doc, mx_stage_span(&content), 0), 0);
+    CHECK_EQ_INT(mxclient_megolm_add_key(&talk->bob.client, from, json_root(&doc), unit), 0);
+    commit(&talk->bob, unit);
+    json_doc_free(&doc);
+    buffer_free(&session_key);
+    buffer_free(&content);
+}
+
+TEST(talk, a_member_who_passes_a_session_on_first_takes_nothing_from_its_owner)
+{
+    struct mxclient_room_key eve = { .source = MXSTORE_FROM_OWNER };
+    struct buffer late;
+    struct talk talk;
+
+    talk_init(&talk);
+    memset(eve.sender_key.bytes, 'e', sizeof eve.sender_key.bytes);
+    memset(eve.signing_key.bytes, 'f', sizeof eve.signing_key.bytes);
+    late = send_without_key(&talk, 1);
+    squat(&talk, &eve);
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 0);
+    check_not_got(&talk.bob, 1, MXSTORE_HELD, MX_EDEVICE);
+    deliver(&talk.bob, late);
+    sync_once(&talk.bob);
+    CHECK_EQ_INT(release(&talk.bob), 1);
+    check_got(&talk.bob, 1, "late");
+    restart(&talk.bob);
+    CHECK_EQ_U64(talk.bob.client.inbounds.count, 2);
+    send_text(&talk.ada, "second");
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 2, "second");
+    talk_fini(&talk);
+}
+
+/* The copy of another device has indexes of its own: an event that repeats a ciphertext under it takes
+ * no index from the owner's event. */
+TEST(talk, an_index_of_another_copy_is_not_the_owners)
+{
+    struct mxclient_room_key eve = { .source = MXSTORE_FROM_OWNER };
+    struct mxclient_cleartext forged = { .message_index = 0 };
+    struct sql_unit *unit;
+    struct buffer late;
+    struct talk talk;
+
+    talk_init(&talk);
+    memset(eve.sender_key.bytes, 'e', sizeof eve.sender_key.bytes);
+    late = send_without_key(&talk, 1);
+    squat(&talk, &eve);
+    forged.session = (struct mxclient_inbound *)talk.bob.client.inbounds.entries[0];
+    unit = sql_unit_create(0);
+    mxclient_megolm_guard(&talk.bob.client, &forged, SPAN("$forged"), unit);
+    commit(&talk.bob, unit);
+    deliver(&talk.bob, late);
+    sync_once(&talk.bob);
+    check_got(&talk.bob, 1, "late");
     talk_fini(&talk);
 }
 

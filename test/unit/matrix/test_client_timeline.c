@@ -302,6 +302,8 @@ TEST(timeline, each_budget_ends_the_round_and_leaves_the_gap)
         { MXCLIENT_WALK_BYTES / 4, 0, E("$1"), 4, MXCLIENT_WALK_PAUSE_MS },
         { 10, MXCLIENT_WALK_MS / 2, E("$1"), 2, MXCLIENT_WALK_PAUSE_MS },
         { 10, -1, E("$1"), 1, MXCLIENT_WALK_PAUSE_MS }, /* the clock was set back */
+        { MXCLIENT_WALK_BYTES, 0, "", 1, MXCLIENT_WALK_STALL_MS },
+        { 10, MXCLIENT_WALK_MS, "", 1, MXCLIENT_WALK_PAUSE_MS }, /* a logout held it up */
     };
 
     for (size_t i = 0; i < sizeof budgets / sizeof budgets[0]; i++) {

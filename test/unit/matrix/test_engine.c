@@ -1213,6 +1213,65 @@ TEST(engine, a_clock_that_jumps_within_a_life_stops_no_verification)
     pair_stop(&home, &ada, &bob);
 }
 
+/* Ask another device for a verification; writes the transaction id. */
+static void ask_device(
+    struct device *device, struct device *other, char id[MXCLIENT_VERIFY_ID_CHARS + 1])
+{
+    struct mxengine_status peer = status_of(other);
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_VERIFY);
+
+    mxengine_job_set(job, MXENGINE_USER, span_of(peer.user_id));
+    mxengine_job_set(job, MXENGINE_DEVICE, span_of(peer.device_id));
+    CHECK_EQ_INT(do_job(device, job), 0);
+    snprintf(id, MXCLIENT_VERIFY_ID_CHARS + 1, "%.*s", (int)job->id.size, job->id.bytes);
+    mxengine_job_unref(job);
+}
+
+/* Listen as one who has just come, and check that this request is what he hears of. */
+static void check_heard(struct device *device, const char *id)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_NEWS);
+
+    job->after_seq = -1;
+    CHECK_EQ_INT(do_job(device, job), 0);
+    CHECK_EQ_INT(job->news.step, MXCLIENT_VERIFY_ASKED);
+    CHECK_EQ_STR(job->news.transaction_id, id);
+    mxengine_job_unref(job);
+}
+
+TEST(engine, a_listener_hears_of_requests_that_came_before_it)
+{
+    char first[MXCLIENT_VERIFY_ID_CHARS + 1], id[MXCLIENT_VERIFY_ID_CHARS + 1];
+    struct device ada, bob, carol;
+    struct home home;
+    int64_t seq = 0, ada_seq = 0;
+
+    pair_start(&home, &ada, &bob);
+    device_start(&carol, &home);
+    CHECK_EQ_INT(do_login(&carol, "@u2:x", "secret"), 0);
+    home_wait_keys(&home, 2);
+    ask_device(&ada, &bob, first);
+    (void)wait_step(&bob, &seq, MXCLIENT_VERIFY_ASKED);
+    check_heard(&bob, first);
+    check_heard(&bob, first); /* and each further one does */
+    /* Steps of our own push it out of the ring. */
+    for (int i = 0; i < MXENGINE_NEWS_MAX; i++) {
+        ask_device(&bob, &carol, id);
+        CHECK_EQ_INT(do_act(&bob, id, MXCLIENT_VERIFY_CANCEL), 0);
+        (void)wait_step(&bob, &seq, MXCLIENT_VERIFY_CANCELLED);
+    }
+    check_heard(&bob, first);
+    /* One that has ended is not given out; the next one is. */
+    CHECK_EQ_INT(do_act(&bob, first, MXCLIENT_VERIFY_CANCEL), 0);
+    (void)wait_step(&ada, &ada_seq, MXCLIENT_VERIFY_CANCELLED);
+    ask_device(&ada, &bob, id);
+    check_heard(&bob, id);
+    device_end_engine(&carol);
+    http_client_stop(&carol.client);
+    pair_stop(&home, &ada, &bob);
+    place_finish(&carol.place);
+}
+
 TEST(engine, a_mismatch_verifies_nobody)
 {
     char id[MXCLIENT_VERIFY_ID_CHARS + 1];

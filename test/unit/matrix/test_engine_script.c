@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One engine on the virtual clock, against a homeserver whose answers each case scripts: what happens
  * after minutes and hours of answers that a well-behaved server never gives. */
+#include <unistd.h>
+
 #include "base/alloc.h"
 #include "check.h"
 #include "matrix/client/body.h"
@@ -662,5 +664,175 @@ TEST(engine, a_request_that_is_too_long_ends_its_job_alone)
     mxengine_job_unref(job);
     CHECK_EQ_U64(status_now().reloads, 0);
     buffer_free(&name);
+    stage_end();
+}
+
+/* ---- uploads ---------------------------------------------------------------------------------- */
+
+static const char *upload_config; /* the answer about the limit; NULL: 404 */
+static bool upload_is_refused;
+
+static bool answer_upload(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call == MXCLIENT_MEDIA_CONFIG && upload_config == NULL)
+        reply->status = 404;
+    else if (exchange->call == MXCLIENT_MEDIA_CONFIG)
+        snprintf(reply->body, sizeof reply->body, "%s", upload_config);
+    else if (exchange->call == MXCLIENT_UPLOAD && upload_is_refused) {
+        reply->status = 413;
+        snprintf(reply->body, sizeof reply->body, "<html>413 Request Entity Too Large</html>");
+    } else
+        return false;
+    return true;
+}
+
+/* Upload a file of this size; `id` is its address or the reason. */
+static int do_upload(uint64_t size, char *id, size_t id_size)
+{
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_UPLOAD);
+    int rc;
+
+    job->file = (struct mxengine_file){ .fd = dup(STDIN_FILENO), .size = size };
+    rc = do_job(job);
+    snprintf(id, id_size, "%.*s", (int)job->id.size, job->id.size > 0 ? job->id.bytes : "");
+    mxengine_job_unref(job);
+    return rc;
+}
+
+TEST(media, a_file_over_the_limit_of_the_homeserver_is_refused_before_its_upload)
+{
+    char id[200];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_upload;
+    upload_config = "{\"m.upload.size\":1000}";
+    upload_is_refused = false;
+    CHECK_EQ_INT(do_upload(1001, id, sizeof id), TR_ETOOBIG);
+    CHECK_EQ_STR(id, "The file has 1001 bytes; the homeserver takes 1000 at most.");
+    CHECK_EQ_U64(stage.asked[MXCLIENT_UPLOAD], 0);
+    CHECK_EQ_INT(do_upload(1000, id, sizeof id), 0);
+    CHECK_EQ_STR(id, "mxc://x/file");
+    CHECK_EQ_U64(stage.asked[MXCLIENT_MEDIA_CONFIG], 1); /* the answer counts for an hour */
+    run_ms(60 * 60 * 1000);
+    upload_config = "{\"m.upload.size\":2000}";
+    CHECK_EQ_INT(do_upload(1001, id, sizeof id), 0);
+    CHECK_EQ_U64(stage.asked[MXCLIENT_MEDIA_CONFIG], 2);
+    stage_end();
+}
+
+TEST(media, a_homeserver_that_names_no_limit_is_asked_to_take_the_file)
+{
+    static const char *const configs[] = { NULL, "{}", "{\"m.upload.size\":\"much\"}",
+        "{\"m.upload.size\":-1}", "<html>" };
+    char id[200];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_upload;
+    upload_is_refused = false;
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        upload_config = configs[i];
+        CHECK_EQ_INT(do_upload(UINT64_C(1) << 39, id, sizeof id), 0);
+        run_ms(60 * 60 * 1000);
+    }
+    CHECK_EQ_U64(stage.asked[MXCLIENT_MEDIA_CONFIG], 5);
+    stage_end();
+}
+
+TEST(media, a_413_is_final)
+{
+    char id[200];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_upload;
+    upload_config = NULL;
+    upload_is_refused = true;
+    CHECK_EQ_INT(do_upload(1001, id, sizeof id), TR_ETOOBIG);
+    CHECK_EQ_STR(id, "The homeserver refuses a file of 1001 bytes as too large.");
+    CHECK_EQ_U64(stage.asked[MXCLIENT_UPLOAD], 1);
+    stage_end();
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+static int refusals_left;
+
+static bool answer_keys(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call != MXCLIENT_KEYS_UPLOAD || refusals_left == 0)
+        return false;
+    refusals_left--;
+    reply->status = 400;
+    snprintf(reply->body, sizeof reply->body,
+        "{\"errcode\":\"M_UNKNOWN\",\"error\":\"One time key already exists\"}");
+    return true;
+}
+
+TEST(keys, a_refused_upload_is_counted_and_said)
+{
+    stage_start(plain_rooms);
+    engine_kill();
+    stage.answer = answer_keys;
+    refusals_left = 2;
+    engine_spawn();
+    while (refusals_left > 1)
+        run_ms(10);
+    run_ms(100);
+    CHECK(!status_now().is_settled);
+    CHECK(status_now().is_keys_refused);
+    CHECK_EQ_U64(status_now().key_conflicts, 1);
+    check_problem(
+        "The homeserver refuses the keys of this device (M_UNKNOWN, HTTP 400); the engine "
+        "tries others later.");
+    while (!status_now().is_settled)
+        run_ms(1000);
+    CHECK_EQ_U64(status_now().key_conflicts, 2);
+    CHECK(!status_now().is_keys_refused);
+    check_problem("");
+    stage_end();
+}
+
+/* ---- silence ---------------------------------------------------------------------------------- */
+
+static int silences_left;
+
+static bool answer_silence(const struct exchange *exchange, struct script_reply *reply)
+{
+    if (exchange->call != MXCLIENT_SYNC || silences_left == 0)
+        return false;
+    silences_left--;
+    reply->is_silent = true;
+    return true;
+}
+
+/* The peer has vanished and no byte says so: the poll ends by its own time limit, other requests go on
+ * meanwhile, and the events that came are in the next answer. */
+TEST(sync, a_half_open_poll_is_given_up_after_its_time_limit)
+{
+    uint64_t limit_ms = mxclient_call_rules[MXCLIENT_SYNC].timeout_ms, asked;
+    struct mxengine_job *job = mxengine_job_create(MXENGINE_EVENTS);
+    char txn[32], id[100];
+
+    stage_start(plain_rooms);
+    stage.answer = answer_silence;
+    silences_left = 1;
+    while (silences_left > 0)
+        run_ms(10);
+    asked = stage.asked[MXCLIENT_SYNC];
+    snprintf(stage.news, sizeof stage.news,
+        ",\"rooms\":{\"join\":{\"" ROOM_A "\":{\"timeline\":{\"events\":[{\"event_id\":\"$1\","
+        "\"type\":\"m.room.message\",\"sender\":\"@bob:y\",\"content\":{}}]}}}}");
+    do_send(ROOM_A, "{\"n\":1}", txn);
+    CHECK_EQ_INT(wait_sent(txn, id, sizeof id), 0);
+    run_ms(limit_ms - 5000);
+    CHECK_EQ_U64(stage.asked[MXCLIENT_SYNC], asked);
+    CHECK_EQ_INT(status_now().sync_error, 0);
+    run_ms(6000); /* the limit and the back-off */
+    CHECK_EQ_U64(stage.asked[MXCLIENT_SYNC], asked + 1);
+    job->waits = true;
+    CHECK_EQ_INT(do_job(job), 0);
+    CHECK_EQ_U64(sql_unit_rows(job->rows, 0), 1);
+    CHECK_EQ_INT(status_now().sync_error, 0);
+    CHECK_EQ_U64(status_now().reloads, 0);
+    mxengine_job_unref(job);
     stage_end();
 }

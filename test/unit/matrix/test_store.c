@@ -9,7 +9,15 @@
 
 static struct test_postgres postgres;
 
-static void store_open(struct place *place)
+static struct sql_options store_options(const struct place *place, uint32_t version)
+{
+    return (struct sql_options){ .url = STORE_ON_POSTGRES ? postgres.url : place->url,
+        .migrations = mxstore_migrations,
+        .migration_count = version };
+}
+
+/* Open a database of this version. */
+static void store_open_at(struct place *place, uint32_t version)
 {
     struct sql_options options;
     int rc;
@@ -18,11 +26,14 @@ static void store_open(struct place *place)
         test_postgres_open(&postgres, NULL); /* before there are threads */
     place_init_in_memory(place);
     place_system(place);
-    options = (struct sql_options){ .url = STORE_ON_POSTGRES ? postgres.url : place->url,
-        .migrations = mxstore_migrations,
-        .migration_count = MXSTORE_MIGRATIONS };
+    options = store_options(place, version);
     rc = place_try_open(place, &options);
     CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), place->why);
+}
+
+static void store_open(struct place *place)
+{
+    store_open_at(place, MXSTORE_MIGRATIONS);
 }
 
 static void store_close(struct place *place)
@@ -735,5 +746,131 @@ TEST(store, events_that_cannot_be_read_are_listed_and_counted_by_reason)
     CHECK_EQ_INT(count.status, MXSTORE_ABANDONED);
     CHECK_EQ_INT(count.events, 1);
     sql_unit_destroy(unit);
+    store_close(&place);
+}
+
+/* ---- sessions and notices by their sender ----------------------------------------------------- */
+
+SQL_STATEMENT(former_inbound,
+    "INSERT INTO mx_inbound (room_id, session_id, sender_key, signing_key, pickle, first_index,"
+    " source) VALUES ('!r:x', 'S', 'K', 'E', $1, 3, 0)");
+SQL_STATEMENT(former_index, "INSERT INTO mx_index (session_id, message_index, event_id)"
+                            " VALUES ('S', 5, '$5'), ('gone', 6, '$6')");
+SQL_STATEMENT(former_withheld, "INSERT INTO mx_withheld (room_id, session_id, reason, received_ms)"
+                               " VALUES ('!r:x', 'W', -4216, 1)");
+SQL_STATEMENT(list_indexes, "SELECT session_id, event_id FROM mx_index ORDER BY message_index");
+
+static void check_index(
+    const struct sql_unit *unit, uint32_t row, const char *session, const char *event)
+{
+    CHECK(span_is(sql_row_bytes(unit, 0, row, 0), session));
+    CHECK(span_is(sql_row_bytes(unit, 0, row, 1), event));
+}
+
+static struct sql_unit *read_indexes(struct place *place)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+
+    sql_unit_step(unit, &list_indexes, SQL_ROWS_ANY);
+    CHECK_EQ_INT(sql_read_wait(place->sql, unit), 0);
+    return unit;
+}
+
+TEST(store, a_database_of_version_4_keeps_its_sessions_and_replays)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    struct sql_options options;
+    struct mxstore_inbound row;
+    struct place place;
+    char why[300];
+
+    store_open_at(&place, 4);
+    sql_unit_step(unit, &former_inbound, 1);
+    sql_unit_blob(unit, "pickle", 6);
+    sql_unit_step(unit, &former_index, 2);
+    sql_unit_step(unit, &former_withheld, 1);
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    sql_close(&place.sql);
+    options = store_options(&place, MXSTORE_MIGRATIONS);
+    CHECK_EQ_INT(place_try_open(&place, &options), 0);
+    unit = get(&place, MXSTORE_IS_inbound, "!r:x");
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1);
+    mxstore_row(unit, 0, 0, MXSTORE_IS_inbound, &row);
+    CHECK(span_is(row.session_id, "S") && span_is(row.sender_key, "K"));
+    CHECK(span_is(row.pickle, "pickle") && row.first_index == 3 && row.used > 0);
+    sql_unit_destroy(unit);
+    unit = read_indexes(&place);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 2);
+    check_index(unit, 0, "S K", "$5");
+    check_index(unit, 1, "gone ", "$6");
+    sql_unit_destroy(unit);
+    sql_close(&place.sql);
+    CHECK_EQ_INT(sql_migrate(&options, 4, why, sizeof why), 0);
+    CHECK_EQ_INT(sql_migrate(&options, MXSTORE_MIGRATIONS, why, sizeof why), 0);
+    CHECK_EQ_INT(place_try_open(&place, &options), 0);
+    unit = read_indexes(&place);
+    CHECK_EQ_U64(sql_unit_rows(unit, 0), 1); /* the one whose session is known */
+    check_index(unit, 0, "S K", "$5");
+    sql_unit_destroy(unit);
+    store_close(&place);
+}
+
+static uint32_t count_rows(struct place *place, enum mxstore_kind kind, const char *key)
+{
+    struct sql_unit *unit = get(place, kind, key);
+    uint32_t count = sql_unit_rows(unit, 0);
+
+    sql_unit_destroy(unit);
+    return count;
+}
+
+TEST(store, copies_notices_and_peers_go_one_by_one_or_together)
+{
+    struct mxstore_inbound inbound = { .room_id = SPAN("!r:x"),
+        .session_id = SPAN("S"),
+        .sender_key = SPAN("K1"),
+        .signing_key = SPAN("E"),
+        .pickle = SPAN("p") };
+    struct mxstore_withheld withheld = {
+        .room_id = SPAN("!r:x"), .session_id = SPAN("S"), .sender = SPAN("@a:x")
+    };
+    struct mxstore_olm olm = { .identity_key = SPAN("I"), .pickle = SPAN("p") };
+    struct sql_unit *unit;
+    struct place place;
+
+    store_open(&place);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_inbound, &inbound), 0);
+    inbound.sender_key = SPAN("K2");
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_inbound, &inbound), 0);
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_withheld, &withheld), 0);
+    withheld.sender = SPAN("@b:x");
+    CHECK_EQ_INT(put(&place, MXSTORE_IS_withheld, &withheld), 0);
+    for (int i = 0; i < 3; i++) {
+        olm.session_id = next_text();
+        CHECK_EQ_INT(put(&place, MXSTORE_IS_olm, &olm), 0);
+    }
+    unit = sql_unit_create(0);
+    mxstore_drop_olm(unit, SPAN("I"), olm.session_id);
+    inbound.used = 9;
+    mxstore_use_inbound(unit, &inbound);
+    mxstore_drop_withheld(unit, SPAN("!r:x"), SPAN("S"), SPAN("@a:x"));
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    CHECK_EQ_U64(count_rows(&place, MXSTORE_IS_olm, "I"), 2);
+    CHECK_EQ_U64(count_rows(&place, MXSTORE_IS_withheld, "!r:x"), 1);
+    unit = get(&place, MXSTORE_IS_inbound, "!r:x");
+    mxstore_row(unit, 0, 0, MXSTORE_IS_inbound, &inbound);
+    CHECK_EQ_INT(inbound.used, 0);
+    mxstore_row(unit, 0, 1, MXSTORE_IS_inbound, &inbound);
+    CHECK_EQ_INT(inbound.used, 9);
+    sql_unit_destroy(unit);
+    unit = sql_unit_create(0);
+    inbound.room_id = SPAN("!r:x");
+    inbound.session_id = SPAN("S");
+    inbound.sender_key = SPAN("K1");
+    mxstore_drop_inbound(unit, &inbound);
+    mxstore_drop_olm(unit, SPAN("I"), (struct span){ NULL, 0 });
+    CHECK_EQ_INT(store_write(&place, unit), 0);
+    CHECK_EQ_U64(count_rows(&place, MXSTORE_IS_olm, "I"), 0);
+    CHECK_EQ_U64(count_rows(&place, MXSTORE_IS_inbound, "!r:x"), 1);
     store_close(&place);
 }

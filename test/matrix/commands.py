@@ -373,6 +373,20 @@ def a_verification_that_bob_asks_for_ends_with_0(stage):
 
 
 @case
+def a_request_that_came_before_its_listener_is_heard(stage):
+    with stage.tail():
+        before = stage.ada.ask("status")["newsSeq"]
+        call = stage.bob.begin("verify", userId=stage.ada.user_id, deviceId=stage.ada.device_id)
+        wait_until(lambda: stage.ada.ask("status")["newsSeq"] > before, "the request has come")
+        with stage.ada.start("verify", "--listen") as running:
+            transaction = running.step("asked")["transactionId"]
+            status = compare(stage, running, transaction, "yes")
+            stage.bob.end(call)
+            assert status == 0
+            stage.bob.wait("verified", transactionId=transaction)
+
+
+@case
 def an_old_client_verifies_with_a_bare_start(stage):
     """matrix-nio knows neither requests nor the new MAC."""
     with Peer("nio", stage.folder, "bob-old") as old:

@@ -73,7 +73,8 @@ static void text_print(FILE *file, struct span text)
 }
 
 /* Print a formatted text and the end of a line. */
-static void text_print_line(FILE *file, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void text_print_line(
+    FILE *file, const char *format, va_list args)
 {
     struct buffer text = { 0 };
     va_list again;
@@ -111,7 +112,7 @@ bool sync_say(const char *format, ...)
     return fflush(stdout) == 0 && ferror(stdout) == 0;
 }
 
-static void text_warn(const char *format, va_list args)
+__attribute__((format(printf, 1, 0))) static void text_warn(const char *format, va_list args)
 {
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr); /* over a line of progress */
